@@ -1,8 +1,8 @@
-"""The model, loss functions and objectives that a run trains; and its state, step and weights at the start.
+"""The model, loss functions and objectives that a run trains, and its state, step and weights at the start.
 
-New weights are randomly initialised by the task, or another run's. ``training.checkpoint.init_except`` names what is
-not taken over: the head of a model that is to learn other classes. ``init_rename`` gives the other run's parameters the
-names that they have in this model.
+Weights are drawn by the task, or copied from another run (``training.checkpoint.init_from``). ``init_except`` names
+those that aren't copied, such as the head of a model that is to learn other classes. ``init_rename`` maps the other
+run's parameter names to those of this model.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ log = logging.getLogger("vaak")
 class Trained:
     """A model as saved (``module``) and as called (``forward``), with its trained parameters.
 
-    ``parameters`` are those of each objective. ``folder`` is where a user's ``./file.py`` is looked for. Divided over
-    ranks, ``forward`` is a ``ShardedModel``; where only the update is, ``updated`` is this rank's part. ``graphs`` are
-    those that are captured in training.
+    ``parameters`` has the trained parameters of each objective. ``folder`` is where a user's ``./file.py`` is looked
+    for. ``forward`` is a ``ShardedModel`` if the model is divided over ranks (``strategy: fsdp``); ``updated`` has the
+    parameters that this rank updates if only the update is (``zero1``). ``graphs`` captures CUDA graphs, if asked for.
     """
 
     module: nn.Module
@@ -93,9 +93,10 @@ class Trained:
         return [item for own in self.parameters for item in own]
 
     def independent(self, average: WeightAverage | None = None) -> contextlib.AbstractContextManager[nn.Module]:
-        """Within this context, a model that each rank may call as it likes, or not; with averages of weights if given.
+        """Within this context, give a model that each rank may call independently, or not at all.
 
-        Where it is divided over ranks, every rank enters, and leaves when all are done.
+        It has the averages of weights, if ``average`` is given. If the model is divided over ranks, every rank has to
+        enter the context, and leaves it when all are done.
         """
         if isinstance(self.forward, ShardedModel):
             return self.forward.independent(average.state_dict() if average else {})
@@ -107,7 +108,7 @@ class Trained:
             yield self.module
 
     def gradients(self, parameters: Sequence[nn.Parameter], ranks: Ranks, reduction: str) -> OwnGradients:
-        """Return the holder of these parameters' gradients."""
+        """Return the buckets that hold these parameters' gradients and sum them over ranks."""
         if isinstance(self.forward, ShardedModel):
             return ShardedGradients(parameters, self.forward)
         if self.updated is not None:
@@ -116,7 +117,7 @@ class Trained:
 
 
 def make_model(task: Task) -> nn.Module:
-    """The model that a task makes. Raises UserError where it makes none."""
+    """Return the model that a task makes. Raises UserError if ``Task.model`` returns anything else."""
     model = task.model()
     require_kind(model, nn.Module, f"{type(task).__name__}.model()", "a torch.nn.Module")
     return model
@@ -130,34 +131,21 @@ def make_trained(
     folder: Path = Path(),
     has_one_shape: bool = False,
 ) -> Trained:
-    """The task's model on its device, or this rank's part of it, as the random seed makes it.
+    """Build the task's model on its device, or this rank's part of it, with weights drawn from the random seed.
 
-    It is compiled, if at all, for batches of any shape, or for each, where examples have one (``has_one_shape``).
+    If it is compiled, then once for batches of any shape, or for each shape where examples have one
+    (``has_one_shape``). ``precision`` is that of forward passes; ``folder`` is where a user's files are looked for.
 
     Raises UserError where nothing is trained, objectives don't share the parameters out among them, or the model can't
-    be divided over ranks as the config asks. ``precision`` is that of forward passes.
+    be divided over ranks as the config asks.
     """
     device = ranks.device
     make_deterministic(config, device)
     keep_freed_memory(device)
     seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
-    is_sharded, parts = config.distributed.strategy == "fsdp" and ranks.world_size > 1, None
-    if is_sharded:
-        # It may not fit anywhere whole.
-        num_parts = config.distributed.shard_size or ranks.world_size
-        model, parts, why = made_in_parts(partial(make_model, task), ranks.rank % num_parts, num_parts)
-        if parts is None and ranks.is_main:
-            log.info("at the start, each process has the whole model for a moment: %s", why)
-    else:
-        model = make_model(task).to(device)
-    # What from_pretrained gives is in evaluation mode, without dropout.
-    model.train()
-    recompute = config.performance.gradient_checkpointing
-    if not set_gradient_checkpointing(model, recompute) and recompute:
-        log.warning("%s has no effect: the model has no stack of vaak.nn", RECOMPUTES)
-    set_variable_length(model, config.performance.attention == "auto")
-    if config.distributed.reduction == "exact":
-        require_no_running_statistics(model)
+    is_sharded = config.distributed.strategy == "fsdp" and ranks.world_size > 1
+    model, parts = _make_in_parts(task, config, ranks) if is_sharded else (make_model(task).to(device), None)
+    _configure_model(model, config)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
     compiler = _make_compiler(config, has_one_shape)
@@ -171,28 +159,66 @@ def make_trained(
     elif compiler is not None:
         forward = compiler(model)
     objectives = list_objectives(task, model)
-    named = {id(item.parameter): item for item in trained_parameters(model)}
-    parameters = [[named[id(one)] for one in list_parameters(objective, model)] for objective in objectives]
-    extra = [
-        NamedParameter(LOSS_PREFIX + item.name, item.parameter, item.module, item.is_embedding, item.is_head)
-        for item in trained_parameters(losses)
-    ]
-    if extra and len(objectives) > 1:
-        raise UserError(
-            f"the loss functions' parameters ({extra[0].name}, ...) belong to no objective: make them part of the model"
-        )
-    parameters[0] += extra
+    parameters = _assign_parameters(objectives, model, losses)
     check_groups([item for own in parameters for item in own], config.optimizer)
-    updated = None
-    if config.distributed.strategy == "zero1" and ranks.world_size > 1:
-        divided = (assign_to_ranks([item.parameter for item in own], ranks.world_size) for own in parameters)
-        updated = frozenset(one for parts in divided for one in parts[ranks.rank])
+    updated = _assign_update(parameters, ranks) if config.distributed.strategy == "zero1" else None
     graphs = _make_graphs(config, device)
     return Trained(model, forward, losses, freezing, objectives, tuple(parameters), folder, updated, graphs)
 
 
+def _make_in_parts(task: Task, config: TrainingConfig, ranks: Ranks) -> tuple[nn.Module, dict[str, Tensor] | None]:
+    """Build the task's model as this rank's part of it, since the whole may fit nowhere; log why, if it can't be."""
+    num_parts = config.distributed.shard_size or ranks.world_size
+    model, parts, why = made_in_parts(partial(make_model, task), ranks.rank % num_parts, num_parts)
+    if parts is None and ranks.is_main:
+        log.info("at the start, each process has the whole model for a moment: %s", why)
+    return model, parts
+
+
+def _configure_model(model: nn.Module, config: TrainingConfig) -> None:
+    """Put a model into training mode, with the options that decide how its forward pass is computed."""
+    # from_pretrained returns models in evaluation mode, without dropout.
+    model.train()
+    recompute = config.performance.gradient_checkpointing
+    if not set_gradient_checkpointing(model, recompute) and recompute:
+        log.warning("%s has no effect: the model has no stack of vaak.nn", RECOMPUTES)
+    set_variable_length(model, config.performance.attention == "auto")
+    if config.distributed.reduction == "exact":
+        require_no_running_statistics(model)
+
+
+def _assign_parameters(
+    objectives: Sequence[Objective], model: nn.Module, losses: nn.ModuleDict
+) -> list[list[NamedParameter]]:
+    """Return the trained parameters of each objective; those of loss functions belong to the only one.
+
+    Raises UserError for loss functions with parameters if there are several objectives.
+    """
+    named = {id(item.parameter): item for item in trained_parameters(model)}
+    parameters = [[named[id(one)] for one in list_parameters(objective, model)] for objective in objectives]
+    of_losses = [
+        NamedParameter(LOSS_PREFIX + item.name, item.parameter, item.module, item.is_embedding, item.is_head)
+        for item in trained_parameters(losses)
+    ]
+    if of_losses and len(objectives) > 1:
+        raise UserError(
+            f"the loss functions' parameters ({of_losses[0].name}, ...) belong to no objective: make them part of the "
+            "model"
+        )
+    parameters[0] += of_losses
+    return parameters
+
+
+def _assign_update(parameters: list[list[NamedParameter]], ranks: Ranks) -> frozenset[nn.Parameter] | None:
+    """Return the parameters that this rank updates for all; None where there is only one rank."""
+    if ranks.world_size == 1:
+        return None
+    divided = (assign_to_ranks([item.parameter for item in own], ranks.world_size) for own in parameters)
+    return frozenset(one for parts in divided for one in parts[ranks.rank])
+
+
 def _make_graphs(config: TrainingConfig, device: torch.device) -> ShapeGraphs | None:
-    """Return where CUDA graphs of training are kept; None where none are asked for, or the device has none."""
+    """Return the CUDA graphs of training, none captured yet; None unless the config asks for them and CUDA is used."""
     if not config.performance.cuda_graphs:
         return None
     if device.type != "cuda":
@@ -202,17 +228,17 @@ def _make_graphs(config: TrainingConfig, device: torch.device) -> ShapeGraphs | 
 
 
 def require_shardable(task: Task) -> None:
-    """Raise UserError for a task whose steps a model that is divided over ranks can't take."""
+    """Raise UserError for a task whose training step isn't possible with a model that is divided over ranks."""
     why = "descends on several objectives in a step" if len(task.objectives) > 1 else ""
     why = "has a first pass over each step" if task.first_pass is not None else why
     if any(True for module in task.loss_modules().values() for _ in module.parameters()):
         why = "has loss functions with parameters"
     if why:
-        raise UserError(f"training.distributed.strategy: fsdp isn't possible here: this task {why}; leave it at ddp")
+        raise UserError(f"training.distributed.strategy: fsdp isn't possible: this task {why}; leave it at ddp")
 
 
 def require_no_running_statistics(model: nn.Module) -> None:
-    """Raise UserError for a module whose state follows each forward pass: a rank has seen its own alone."""
+    """Raise UserError for a module whose buffers change in forward passes, as each rank sees only its own batches."""
     for name, module in model.named_modules():
         if isinstance(module, _NormBase) and module.track_running_stats:
             raise UserError(
@@ -228,16 +254,16 @@ def make_state(
     chunk_rules: ChunkRules,
     callbacks: Sequence[Callback],
 ) -> State:
-    """The state at the start of a run.
+    """Make the state at the start of a run.
 
-    ``trained`` has the modules and their parameters, ``config`` the optimizer and all else that has a state,
-    ``precision`` whether the loss is scaled. ``chunk_rules`` say how microbatches are split, and ``callbacks`` may have
-    a state, too.
+    ``trained`` has the modules and their parameters; ``config`` says which optimizer, average of weights and plateau
+    schedule there are; ``precision`` whether the loss is scaled. ``chunk_rules`` say how microbatches are split after
+    an out-of-memory error. ``callbacks`` may have a state, too.
     """
     everything = trained.all_parameters
     names = {item.parameter: item.name for item in everything}
     optimizers = [build_parameter_optimizers(own, config.optimizer, trained.folder) for own in trained.parameters]
-    # averages cover only these: parameters that training never changes equal their average
+    # Averages cover only trained parameters; the others equal their average.
     own = [item.parameter for item in everything]
     plateau = config.scheduler.type == "plateau"
     return State(
@@ -260,7 +286,7 @@ def make_state(
 
 @dataclass(frozen=True)
 class StepContext:
-    """The surroundings of a step: ranks, precision and the weights of losses; and clocks, which change no number."""
+    """What a step uses besides the model and its data; ``phases`` and ``clock`` only measure time."""
 
     ranks: Ranks
     precision: Precision
@@ -273,40 +299,20 @@ class StepContext:
 def make_step(
     trained: Trained, config: TrainingConfig, data: TrainingData, around: StepContext, total_steps: int
 ) -> Step:
-    """The step of a run that ends after ``total_steps``.
+    """Make the step of a run that ends after ``total_steps``.
 
     ``trained`` has the model and its objectives, ``config`` the training options, ``data`` the training data, and
     ``around`` the ranks, the precision and the clocks.
     """
-    descents = []
-    for number, objective in enumerate(trained.objectives):
-        forward = Forward(
-            objective.losses, trained.forward, around.precision, config.random_seed, number, objective.first_pass
-        )
-        is_sharded = isinstance(trained.forward, ShardedModel)
-        gradient = GradientPass(
-            forward,
-            around.loss_weights,
-            config.memory.recovery,
-            around.phases,
-            data.padded_size,
-            data.dataset.describe,
-            around.ranks.most if is_sharded else None,
-            data.dummy_batch,
-            Replayed(trained.graphs, (trained.module, trained.losses)) if trained.graphs is not None else None,
-        )
-        own = [item.parameter for item in trained.parameters[number]]
-        others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
-        descents.append(ObjectiveRunner(objective.name, gradient, own, others))
+    runners = [_make_runner(trained, number, config, data, around) for number in range(len(trained.objectives))]
     scheduler = config.scheduler
     if scheduler.first_cycle_epochs is not None:
-        # Given in epochs: as one of steps.
         first_cycle = scheduler.first_cycle_epochs * data.steps_per_epoch
         scheduler = scheduler.model_copy(update={"first_cycle_steps": first_cycle})
     return Step(
-        objectives=tuple(descents),
+        objectives=tuple(runners),
         gradients=tuple(
-            trained.gradients(one.parameters, around.ranks, config.distributed.reduction) for one in descents
+            trained.gradients(one.parameters, around.ranks, config.distributed.reduction) for one in runners
         ),
         schedule=make_schedule(scheduler, total_steps, config.optimizer.lr, trained.folder),
         clipping=config.gradient_clipping,
@@ -323,11 +329,36 @@ def make_step(
     )
 
 
+def _make_runner(
+    trained: Trained, number: int, config: TrainingConfig, data: TrainingData, around: StepContext
+) -> ObjectiveRunner:
+    """Return what computes the gradient of the objective with this number; the arguments are those of ``make_step``."""
+    objective = trained.objectives[number]
+    forward = Forward(
+        objective.losses, trained.forward, around.precision, config.random_seed, number, objective.first_pass
+    )
+    is_sharded = isinstance(trained.forward, ShardedModel)
+    gradient = GradientPass(
+        forward,
+        around.loss_weights,
+        config.memory.recovery,
+        around.phases,
+        data.padded_size,
+        data.dataset.describe,
+        around.ranks.most if is_sharded else None,
+        data.dummy_batch,
+        Replayed(trained.graphs, (trained.module, trained.losses)) if trained.graphs is not None else None,
+    )
+    own = [item.parameter for item in trained.parameters[number]]
+    others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
+    return ObjectiveRunner(objective.name, gradient, own, others)
+
+
 def _make_compiler(config: TrainingConfig, has_one_shape: bool) -> Callable[[Any], Any] | None:
     """Return the function that compiles a model, or its blocks, for training; None unless the config asks for it.
 
-    It compiles once for all shapes, or for each shape of a batch if examples have one: then a microbatch is computed by
-    the same kernels whatever was computed before it, as in a run that wasn't interrupted.
+    It compiles once for all shapes, or, if all examples have one shape, for each shape of a batch: then the kernels of
+    a microbatch don't depend on the ones before it, and a resumed run computes the same bits.
     """
     mode = config.performance.compile
     if mode is False:
@@ -339,9 +370,10 @@ RENAME = "training.checkpoint.init_rename"
 
 
 class NamedRows(NamedTuple):
-    """Weights whose rows stand for something (``Task.named_rows``), with the names on both sides, by kind.
+    """Weights whose rows have names, such as those of tokens or classes (``Task.named_rows``).
 
-    ``own`` are the names of the model that begins, ``source`` those of the run whose weights it takes.
+    ``weights`` has pairs of a weight and the kind of its rows. For each kind, ``own`` lists the names in this model,
+    and ``source`` those in the run whose weights it takes.
     """
 
     weights: Sequence[tuple[Tensor | None, str]]
@@ -350,17 +382,17 @@ class NamedRows(NamedTuple):
 
 
 def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | None = None) -> None:
-    """Copy the weights of ``options.init_from`` into the model, if any are asked for; rows with names by these.
+    """Copy the weights of ``options.init_from``, if given, into the model; ``rows`` are matched by their names.
 
-    A row whose name the source doesn't have keeps its random values. Raises CheckpointError where they are from another
-    model, and UserError for a pattern that matches nothing.
+    A row whose name the source lacks keeps its random values. Raises CheckpointError for weights of another model, and
+    UserError for a pattern that matches nothing.
     """
     if options.init_from is None:
         return
     own, folder = model_tensors(model), Path(options.init_from)
     source = folder if is_dcp(folder) else resolve_checkpoint(folder)
     patterns = [compile_pattern(match, own, "training.checkpoint.init_except") for match in options.init_except]
-    # the source may lack the adapters that this model has; its weights get the names that they have next to these
+    # The source may lack this model's adapters; its weights then get the names that they have next to adapters.
     weights = read_dcp(folder) if is_dcp(folder) else load_checkpoint(source, weights_only=True).model
     found = without_lora(_rename_weights(weights, options.init_rename), model)
     added = {name for name in added_by_lora(model) if name in own and name not in found}
@@ -383,7 +415,7 @@ def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | No
 
 
 class _ArrangedRows(NamedTuple):
-    """A weight whose rows are in another order, and where ``is_known``, of its shape, they have values."""
+    """A weight with its rows in the order of this model; ``is_known``, of the same shape, is False in drawn rows."""
 
     values: Tensor
     is_known: Tensor
@@ -392,12 +424,15 @@ class _ArrangedRows(NamedTuple):
 def _arrange_rows(
     weights: Mapping[str, Tensor], model: nn.Module, rows: NamedRows, source: Path
 ) -> dict[str, _ArrangedRows]:
-    """The source's weights with rows in the order of the model's names, where names differ; logs what that means."""
+    """Reorder rows of the source's weights to this model's names, where these differ, and log the difference.
+
+    Returns the reordered weights by parameter name.
+    """
     found: dict[str, _ArrangedRows] = {}
-    said: set[str] = set()
+    logged: set[str] = set()
     names: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        # Tied tensors have the name of the first, as in a checkpoint.
+        # Tied tensors go by the name of the first, as in a checkpoint.
         names.setdefault(id(tensor), name)
     for wanted, kind in rows.weights:
         name = names.get(id(wanted), "")
@@ -407,26 +442,26 @@ def _arrange_rows(
         values = weights[name]
         places = {one: place for place, one in enumerate(theirs)}
         if len(values) < len(theirs) or len(wanted) < len(ours) or len(places) < len(theirs):
-            log.warning("%s: rows of %s are taken by their places: their names don't tell them apart", source, name)
+            log.warning("%s: rows of %s are copied in order, because their names aren't unique", source, name)
             continue
-        # rows beyond the names fill a table up: these are taken by their places
+        # Rows without a name pad the table, and are copied in order.
         beyond = [place if len(theirs) <= place < len(values) else -1 for place in range(len(ours), len(wanted))]
         index = torch.tensor([*(places.get(one, -1) for one in ours), *beyond])
         known = (index >= 0).view(-1, *[1] * (values.ndim - 1)).expand(len(index), *values.shape[1:])
         found[name] = _ArrangedRows(values[index.clamp(min=0)], known)
-        if kind not in said:
-            said.add(kind)
+        if kind not in logged:
+            logged.add(kind)
             tell_rows(kind, ours, theirs, source)
     return found
 
 
 def tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Path | str) -> None:
-    """Log which rows of a ``source``, whose names of a ``kind`` are ``theirs``, become those of ``ours``."""
+    """Log which rows of ``source``, whose names of a ``kind`` are ``theirs``, are taken for those named ``ours``."""
     new, left = ([one for one in side if one not in set(other)] for side, other in ((ours, theirs), (theirs, ours)))
-    # The other processes do the same.
+    # One rank warns, as all of them take the same rows.
     say = log.warning if os.environ.get("RANK", "0") == "0" else log.info
     say(
-        "%s: its %s are others: %d of %d rows are taken by name%s%s",
+        "%s: its %s differ: %d of %d rows are taken by name%s%s",
         *(source, kind, len(ours) - len(new), len(ours)),
         f"; newly drawn: {quote_names(new)}" if new else "",
         f"; not taken: {quote_names(left)}" if left else "",
@@ -434,9 +469,9 @@ def tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Pat
 
 
 def _rename_weights(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:
-    """The weights under the names that the rules, one after another, make of theirs.
+    """Rename weights by the rules (a pattern and its replacement), applied one after another.
 
-    Raises UserError for a rule that matches no name, and where two weights would have one name.
+    Raises UserError for a rule that matches no name, and if two weights would have the same name.
     """
     names = {name: name for name in weights}
     for match, replacement in rules.items():

@@ -1,10 +1,12 @@
-"""A run in memory (its state, its step, the data of the steps, its callbacks), and the loop that trains it, ``fit``.
+"""A run in memory (its state, step, data and callbacks), and ``fit``, the loop that trains it.
 
-    for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
+    for each step:   fetch its data and exchange messages with the other ranks
+                     evaluate and save, if due at this boundary
+                     take the step and report it
 
 Everything a step uses besides the state follows from its number, so the loop itself has no state. The step is in
-step.py, what a step changes in state.py. Ctrl-C, SIGTERM and their kind (interrupts.py) ask the run to stop after
-its step.
+step.py, and the state that it changes in state.py. Ctrl-C, SIGTERM and similar signals (interrupts.py) ask the run to
+stop after its step.
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ log = logging.getLogger("vaak")
 
 
 class Trainer:
-    """Trains a task into a run directory: ``state`` changes by ``step``, and everything else here serves the two.
+    """Trains a task into a run directory: ``step`` changes ``state``, and everything else here serves these two.
 
-    What a callback may use of it is ``vaak.engine.callback.Run``.
+    Callbacks may use the part of it that is ``vaak.engine.callback.Run``.
     """
 
     def __init__(  # noqa: PLR0913 (a caller leaves the last three out, unless a configuration says otherwise)
@@ -68,22 +70,22 @@ class Trainer:
         skip_bad_examples: bool = False,
         folder: Path = Path(),
     ) -> None:
-        """``folder`` is where a user's ``./file.py`` in the configuration is looked for.
+        """Prepare to train ``task`` by the section ``training`` (``config``) in the run directory ``directory``.
 
-        ``config`` is the section ``training``, and ``directory`` that of the run. ``callbacks`` are told what happens;
-        ``ranks`` are the processes that train, started here if not given. ``skip_bad_examples`` leaves out what can't
-        be read, instead of ending the run.
+        ``callbacks`` are called at the events of ``Callback``. ``ranks`` are the processes that train, started here if
+        not given. ``skip_bad_examples`` skips examples that can't be read, instead of ending the run. ``folder`` is
+        where a user's ``./file.py`` in the configuration is looked for.
         """
         for callback in callbacks:
-            # First of all, since a profiler or a memory manager changes how a step is computed.
+            # Before anything else: a profiler or a memory manager changes how a step is computed.
             config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
         check_microbatches(config, self.ranks.world_size)
         self.callbacks = list(callbacks)
-        is_divided = config.distributed.strategy == "fsdp" and self.ranks.world_size > 1
-        # Its weights are gathered in 16 bits.
-        fp32_after = None if is_divided else config.fp32_fallback
+        is_sharded = config.distributed.strategy == "fsdp" and self.ranks.world_size > 1
+        # A sharded model's weights are gathered in 16 bits, so it can't fall back to fp32.
+        fp32_after = None if is_sharded else config.fp32_fallback
         self.precision = Precision(config.mixed_precision, self.ranks.device, fp32_after)
         examples = task.dataset("train")
         require_dataset(examples, f"{type(task).__name__}.dataset('train')")
@@ -99,7 +101,7 @@ class Trainer:
         self._around = StepContext(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
         self._set_horizon()
         self.pictures = Pictures(directory / "pictures")
-        # Closing over self, a trainer would hold itself in memory.
+        # A closure over self would be a reference cycle, which keeps the model in memory.
         pictures, state = self.pictures, self.state
         self.evaluator = Evaluator(
             task,
@@ -116,11 +118,11 @@ class Trainer:
         self.saving = Checkpointer(directory, config, self.state, self.data, self.precision)
 
     def _set_horizon(self) -> None:
-        """Set where the run ends, seen from its position, and make the step whose schedule ends there."""
+        """Compute the last step from the present position, and make the step whose schedule ends there."""
         self.total_steps = self.data.total_steps(self.position)
         self.step = make_step(self._trained, self.config, self.data, self._around, self.total_steps)
 
-    # Parts of the state, by the names that callbacks use.
+    # Parts of the state, under the names that callbacks use.
 
     @property
     def position(self) -> Position:
@@ -142,7 +144,7 @@ class Trainer:
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """All options of the run, resolved, as checkpoints keep them; none for a trainer made by hand."""
+        """All options of the run, resolved, as checkpoints store them; empty for a trainer made by hand."""
         return self.saving.configuration
 
     @configuration.setter
@@ -163,18 +165,18 @@ class Trainer:
         return self.saving.writer.folder
 
     def learning_rates(self) -> list[float]:
-        """The present rate of each group of parameters."""
+        """Return the present learning rate of each parameter group."""
         return [group["lr"] for optimizer in self.state.optimizers for group in optimizer.param_groups]
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
-        """Return the operations that a unit of this run's data takes (flops.py); None where that isn't known."""
+        """Return the floating-point operations per unit of this run's data (flops.py); None if they aren't known."""
         with self._trained.independent() as model:
             return count_work(self.task, model, self.precision, self.data, self.position, peak_tflops)
 
-    # What the loop uses.
+    # The loop and its parts.
 
     def fit(self) -> str:
-        """Train to the last step, or until someone asks to stop; return why it ended: ``finished``, or who asked."""
+        """Train to the last step, or until a stop is requested; return ``finished``, or the reason of the request."""
         self.saving.require_valid_journals()
         with stop_on_signal(self.request_stop):
             with self.ending_well(), naming_lost_workers():
@@ -183,7 +185,7 @@ class Trainer:
                 self.evaluate_at_start()
                 with closing(self.upcoming()) as steps:
                     for data in steps:
-                        # before the step, not after it: here all ranks know what any of them asks for
+                        # Before the step, because all ranks have just exchanged their requests.
                         with self.clock.exclude():
                             self.run_scheduled()
                         if self.is_over:
@@ -196,34 +198,34 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are no more steps to take."""
+        """Whether there are no more steps to take, or a stop was requested."""
         return self.stop_reason is not None or self.position.step >= self.total_steps
 
     @property
     def is_finished(self) -> bool:
-        """Whether every step was taken, and what was due at the last one done."""
+        """Whether every step was taken, and the evaluation due after the last one was done."""
         return self.position.step >= self.total_steps and not self.position.schedule_pending
 
     def rehearse(self) -> None:
-        """Try the smallest and the largest microbatch and a batch of each evaluation, if a step is still to come."""
+        """Try the smallest and the largest microbatch, and a batch of each evaluation, unless training is over."""
         if self.config.memory.rehearsal and self.position.step < self.total_steps:
             with self.ranks.naming_lost_ranks():
                 rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
                 with self._trained.independent() as model:
                     rehearse_evaluations(self.evaluator, self.state, model)
-            # The first step's time is its own.
+            # The rehearsal doesn't count as time of the first step.
             self.clock.lap()
 
     def upcoming(self) -> Generator[StepData, None, None]:
-        """At each boundary, the data of the step that begins there, which all ranks know; none after the last step."""
+        """Yield the data of each step at its boundary, once all ranks have exchanged messages; empty after the last."""
         position, writer = self.position, self.saving.writer
         with closing(self.data.microbatches(position)) as microbatches:
             while True:
                 if writer.failure is not None:
-                    # Checkpoints are written on another thread.
+                    # Another thread writes checkpoints.
                     writer.raise_failure()
                 with self.phases.measure("loading"), self.clock.gap():
-                    # after the last step nothing is read, but ranks still agree on what is due there
+                    # After the last step nothing is read, but ranks still have to agree on what is due.
                     left = position.step < self.total_steps
                     fetched = self.data.fetch(microbatches, position) if left else []
                 counts = self.exchange(fetched, self.saving.newly_written() if writer.finished else 0)
@@ -231,22 +233,23 @@ class Trainer:
                 yield self.data.step_data(position, fetched, counts)
 
     def take_step(self, data: StepData) -> StepReport:
-        """Take a step, and remember its report for callbacks.
+        """Take a step, and keep its report for callbacks.
 
-        An error may save the state before the loop comes to the new boundary, so what is due there is found here.
+        After an error the state may be saved before the loop reaches the next boundary, so the position records here
+        whether something is due there.
         """
         with self.ranks.naming_lost_ranks():
-            # A divided model meets the others all along.
+            # A sharded model communicates with the other ranks throughout the step.
             report = self.step(self.state, data)
         self.position.schedule_pending = self.evaluation_due() or self.position.place == 0
         self.last = data, report
         return report
 
     def run_scheduled(self) -> None:
-        """At a step's boundary: save, evaluate, report an epoch's end, mark the best.
+        """At a step's boundary, save, evaluate, report the end of an epoch and mark the best checkpoint, as due.
 
-        It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run
-        that is to stop leaves that to the run that resumes it: it has seconds, not minutes.
+        The state is saved first, with the rest marked as pending, so an error in an evaluation costs nothing. A run
+        that has to stop leaves the rest to the run that resumes it: it may have only seconds.
         """
         position, asked = self.position, self.agreed
         evaluation_due = position.schedule_pending and self.evaluation_due()
@@ -264,14 +267,14 @@ class Trainer:
             if epoch_ended:
                 self.notify_epoch_end(position.epoch - 1)
             position.schedule_pending = False
-        # A callback may have asked for something, on one rank alone.
+        # Callbacks on a single rank may have made requests.
         self.exchange([])
         if self.saving.saved_step == position.step:
             self.saving.complete()
         elif self.saving.is_best or self.stop_reason or self.agreed.save:
             self._save(is_periodic=self.stop_reason is not None or self.agreed.save)
         if self.agreed.evaluate:
-            # It follows the next step: this one is done.
+            # This boundary's evaluation is done; this one comes after the next step.
             self.request_evaluate()
 
     def _save(self, is_periodic: bool = True) -> None:
@@ -286,22 +289,22 @@ class Trainer:
         )
 
     def save_due(self) -> bool:
-        """Whether a checkpoint is asked for or scheduled here; not again at the place where the last one was made."""
+        """Return whether a checkpoint is requested, or scheduled here and not written yet."""
         options = self.config.checkpoint
         scheduled = self.position.is_due(options.interval, options.interval_epochs, self.total_steps)
         scheduled = scheduled or self.position.is_on_schedule(options.keep_every, None)
         return self.agreed.save or (scheduled and self.saving.saved_step != self.position.step)
 
     def evaluate(self, due: bool) -> None:
-        """Evaluate every split the task has. One that isn't due only logs.
+        """Evaluate all evaluation splits of the task. An evaluation that isn't ``due`` is only logged.
 
-        The last step's counts for the best checkpoint; but where it is on no schedule, a longer run wouldn't have it,
-        so nothing that training depends on (rates, patience) uses it.
+        The one after the last step counts for the best checkpoint. Unless it is also on the schedule, a longer run
+        wouldn't have it, so it doesn't influence training (learning rate, patience).
         """
         step, options = self.position.step, self.config.validation
         metrics: dict[str, float] = {}
         with self.evaluated_weights() as model:
-            # Once for all splits, because it exchanges weights and averages, and back.
+            # Entered once for all splits, because it swaps weights with their averages and back.
             for split in self.task.evaluation_splits:
                 num_chunks = self.state.chunk_rules.count_for_evaluation(step, split)
                 divide = partial(self.state.chunk_rules.divide_evaluation, step, split)
@@ -317,7 +320,7 @@ class Trainer:
         self.notify("on_evaluate_end", metrics)
 
     def evaluate_at_start(self) -> None:
-        """Evaluate a model that begins pretrained before its first step; it is logged and changes nothing."""
+        """Evaluate a pretrained model before its first step; this is only logged."""
         options = self.config
         wanted = options.validation.at_start
         if wanted is None:
@@ -328,7 +331,7 @@ class Trainer:
             self.evaluate(due=False)
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:
-        """Within this context, the model with the weights to evaluate: their averages where training.ema is set."""
+        """Within this context, return the model with the weights to evaluate: their averages if training.ema is set."""
         average = self.state.average
         return self._trained.independent(average if average and average.config.evaluate else None)
 
@@ -340,16 +343,16 @@ class Trainer:
         return resumed
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
-        """Stand where a snapshot was taken. Raises CheckpointError where it is from another model or other data."""
+        """Restore the state of a snapshot. Raises CheckpointError if it is from another model or other data."""
         self.saving.restore(snapshot, source)
         self._set_horizon()
 
     def conditions(self) -> dict[str, Any]:
-        """Return the conditions, besides its state, on which the bits of this run depend."""
+        """Return the conditions other than the state on which the bits of this run depend, such as versions."""
         return self.saving.conditions()
 
     def _notify_saved(self) -> None:
-        """Report the checkpoint that all ranks now know to be written."""
+        """Report the checkpoint that was written, as all ranks have been told."""
         if self.agreed.saved:
             path = self.checkpoints / step_folder(self.agreed.saved)
             if self.ranks.is_main:
@@ -357,41 +360,41 @@ class Trainer:
             self.notify("on_checkpoint", path)
 
     def finish_saving(self) -> None:
-        """Wait for the checkpoint in flight, and report all that were not reported yet."""
+        """Wait for the checkpoint that is being written, and report those not reported yet."""
         self.saving.writer.finish()
         self.exchange([], self.saving.newly_written())
         while self.agreed.saved:
-            # One at a time, on all ranks alike.
+            # A message names one checkpoint.
             self._notify_saved()
             self.exchange([], self.saving.newly_written())
 
     # Requests and events.
 
     def request_stop(self, reason: str) -> None:
-        """Ask that the run saves and ends after this step."""
+        """Request that the run saves and stops after this step; the first reason counts."""
         self.requests.stop = self.requests.stop or reason
 
     def request_evaluate(self) -> None:
-        """Ask for an evaluation after this step; it is logged and changes nothing."""
+        """Request an evaluation after this step; it is only logged."""
         self.requests.evaluate = True
 
     def request_save(self) -> None:
-        """Ask for a checkpoint after this step."""
+        """Request a checkpoint after this step."""
         self.requests.save = True
 
     def split_microbatches(self, reason: str) -> None:
-        """Ask that microbatches as large as this step's are computed in chunks half as large, where they can be."""
+        """Request that microbatches as large as this step's are computed in chunks half as large, if possible."""
         largest = self._largest_microbatch()
         if largest is None or largest.batch is None or self.last is None or not self.last[1].splittable:
             return
         num_chunks = 2 * self.count_chunks()
-        # a row is the smallest chunk
+        # The smallest chunk is a row.
         if num_chunks < 2 * largest.batch.num_rows:
             rule = ChunkRule(self.position.step + 1, num_chunks, padded_size=self.data.padded_size(largest))
             self.requests.chunk_rules.append([rule.to_json(), reason])
 
     def count_chunks(self) -> int:
-        """In how many chunks a microbatch as large as this step's will be computed."""
+        """Return in how many chunks a microbatch as large as this step's will be computed."""
         largest = self._largest_microbatch()
         return (
             self.state.chunk_rules.count(self.position.step + 1, -1, self.data.padded_size(largest)) if largest else 1
@@ -401,38 +404,39 @@ class Trainer:
     """The former name of ``count_chunks``."""
 
     def _largest_microbatch(self) -> Microbatch | None:
-        """This rank's largest of the step that was just taken."""
+        """Return this rank's largest microbatch of the last step; None if it had none."""
         microbatches = self.last[0].microbatches if self.last else []
         return max(microbatches, key=self.data.padded_size, default=None)
 
     def exchange(self, fetched: list[Microbatch], saved: int = 0) -> dict[str, float]:
-        """Exchange messages with the other ranks: requests and counts; return the counts of the next step.
+        """Exchange requests and counts with the other ranks; return the next step's counts by unit, over all ranks.
 
-        ``agreed`` then has what any rank asks for, and ``saved`` of the main process.
+        ``fetched`` are this rank's microbatches of the next step, and ``saved`` is the step of a newly written
+        checkpoint, or 0. Afterwards ``agreed`` has the requests of all ranks, and ``saved`` of the main process.
         """
         minutes = self.config.checkpoint.interval_minutes
         if minutes is not None and time.monotonic() - self.saving.last_save > 60 * minutes:
             self.request_save()
-        # A signal may come in at any time: from here on it belongs to the next message.
+        # Requests of a signal that arrives from here on belong to the next message.
         mine, self.requests = self.requests, StepMessage()
         mine.counts, mine.saved = count_units(fetched), saved
         mine.chunk_rules += [[rule.to_json(), reason] for rule, reason in self.state.chunk_rules.take_fresh()]
         self.agreed = self.ranks.exchange(mine)
         self.stop_reason = self.stop_reason or self.agreed.stop
         for rule, reason in self.agreed.chunk_rules:
-            # The rules are for the coming step, which no rank has begun.
+            # The rules apply from the next step, which no rank has begun.
             later = ChunkRule(self.position.step + 1, rule["pieces"], padded_size=rule["cells"])
             self.state.chunk_rules.adopt(later, reason)
-        # The order is the task's, which puts its main unit first.
+        # In the task's order, in which the main unit is first.
         ours, agreed = mine.counts, self.agreed.counts
         return {unit: agreed[unit] for unit in (*ours, *sorted(agreed.keys() - ours.keys()))}
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
-        """Log values under the last step and its epoch: to ``metrics.jsonl`` and to every tracker."""
+        """Log values of the last step to ``metrics.jsonl`` and to every tracker."""
         self.records.write({"kind": kind, "step": self.position.step, "epoch": self.position.epoch_of_step, **values})
 
     def notify(self, event: str, *arguments: Any) -> None:
-        """Call an event of every callback, then raise what went wrong first, with the name of the callback."""
+        """Call an event of every callback; then raise the first error, if any, with a note that names its callback."""
         failures: list[Exception] = []
         for callback in self.callbacks:
             if callback.main_process_only and not self.ranks.is_main:
@@ -447,28 +451,28 @@ class Trainer:
             raise failures[0]
 
     def notify_epoch_end(self, epoch: int) -> None:
-        """Tell the callbacks that an epoch is over: its means, the last evaluation, and the step of that."""
+        """Notify callbacks of the end of an epoch, with its means and the metrics and step of the last evaluation."""
         metrics: dict[str, float] = {}
         for callback in self.callbacks:
-            # All callbacks end the epoch before any begins the next one.
+            # Every callback finishes the epoch before on_epoch_end is called for any.
             metrics |= callback.epoch_figures(self)
         self.notify("on_epoch_end", epoch, metrics | self.state.metrics.with_step())
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:
-        """Save the state reached where an exception ends the run, call the callbacks, and re-raise it."""
+        """Within this context, save the state and notify callbacks when an exception ends the run; re-raise it."""
         try:
             yield
         except BaseException as error:
             if isinstance(error, Exception):
-                # Who presses Ctrl-C twice won't wait for a checkpoint.
+                # Not after a second Ctrl-C, whose user doesn't want to wait for a checkpoint.
                 self.saving.save_after(error)
             self.saving.writer.wait()
             for event, argument in (("on_exception", error), ("on_fit_end", type(error).__name__)):
                 try:
                     self.notify(event, argument)
                 except Exception as another:
-                    # It must not hide the first.
+                    # A second error must not hide the first.
                     error.add_note(f"then {another!r} {' '.join(getattr(another, '__notes__', ()))}")
             raise
 
@@ -477,8 +481,8 @@ class Trainer:
 def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
     """Within this context, signals that ask a run to end call ``request_stop`` with their name.
 
-    Only a second Ctrl-C leaves at once: torchrun answers the first one by its own SIGTERM. Where what reads the data
-    gives no batch for long after a signal, that is an error, so that the run isn't deaf as long.
+    Only a second Ctrl-C exits at once; a SIGTERM after the first one doesn't, because torchrun sends that to all ranks.
+    If no batch arrives for long after a signal, an error is raised, so that the run doesn't ignore the signal forever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -496,7 +500,7 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
 
     before = {number: signal.signal(number, handle) for number in signals_to_hear()}
     try:
-        # entered after the handlers are set: from here on, the first Ctrl-C is theirs
+        # Entered after the handlers are set: from here on, they receive the first Ctrl-C.
         with in_order(), waiting:
             yield
     finally:

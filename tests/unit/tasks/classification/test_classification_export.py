@@ -189,9 +189,7 @@ def test_classes_that_a_base_shares_in_part_are_taken_by_name_and_said(folder: P
         ours, theirs = model(ids, ids > 0), peer.eval()(ids).logits
     torch.testing.assert_close(ours[:, 0], theirs[:, 1], rtol=1e-4, atol=1e-5)  # n
     assert not torch.allclose(ours[:, 1], theirs[:, 0], rtol=1e-2)
-    said = (
-        f"{folder / 'out'}: its labels are others: 1 of 2 rows are taken by name; newly drawn: 'y'; not taken: 'maybe'"
-    )
+    said = f"{folder / 'out'}: its labels differ: 1 of 2 rows are taken by name; newly drawn: 'y'; not taken: 'maybe'"
     assert [one.getMessage() for one in caplog.records if "its labels" in one.getMessage()] == [said]
 
 
