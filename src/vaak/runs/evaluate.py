@@ -1,4 +1,4 @@
-"""A trained run's metrics on any split, of its data or others, next to what methods without a network reach.
+"""Evaluate a trained run on any split of its own or other data, and simple baselines on the same data.
 
 RUN/baselines.json      {split: {"data": fingerprint, "figure": …, "higher": …, "figures": {method: {figure: value}}}}
 """
@@ -44,24 +44,37 @@ def evaluate_run(
     trust_code: bool = False,
     watched: Callable[[OpenedRun, str, Meters], Meters] | None = None,
 ) -> dict[str, Any]:
-    """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
+    """Evaluate a run or a checkpoint at ``path`` on ``splits``, in fp32 unless overridden; return a report.
 
-    ``counts`` are lines on how often something was found, such as words in recordings without speech.
-    ``data`` has what was read of each split and what was left out, ``files`` what wasn't read of files that were looked
-    through. ``below_baselines`` has a line for each split of which a known baseline is better (``vaak.runs.evaluate``).
+    The report has:
 
-    ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
-    temporary folder.
+    - ``checkpoint``: the checkpoint that was evaluated
+    - ``metrics`` and ``protocol``: metrics of all splits, and how those of each split were computed
+    - ``counts``: lines on how often something was found, such as words in recordings without speech
+    - ``data``: what was read of each split and what was left out
+    - ``files``: files of searched folders that weren't read
+    - ``below_baselines``: a line for each split on which a known baseline is better
 
-    ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``. ``watched``
-    makes meters of the run's meters of a split, which pass on what they are shown.
+    ``files`` and ``overrides`` may name other data, which are prepared in a temporary folder, with the run's tokenizer
+    and the like. ``device``, ``weights`` and ``trust_code`` are those of ``open_run``. ``watched`` gets the meters of
+    each split, and returns those to use, such as meters that also record what they are updated with.
+
+    Raises UserError if no split is given.
     """
     with scratch_folder("eval") as temporary_folder, keeping_kernels(), noting_files() as noted:
-        # Before the user's, so that one of theirs wins.
+        # First, so that the user's overrides win.
         overrides = ["training.mixed_precision=no", *overrides]
-        how: dict[str, Any] = {"weights": weights, "temporary_folder": temporary_folder, "splits": tuple(splits)}
-        opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
-        # An unknown split ends this before any is evaluated.
+        opened = open_run(
+            path,
+            files,
+            overrides,
+            device,
+            weights=weights,
+            temporary_folder=temporary_folder,
+            splits=tuple(splits),
+            trust_code=trust_code,
+        )
+        # Raises for an unknown split before any is evaluated.
         for split in splits:
             opened.task.dataset(split)
         training = opened.experiment.training
@@ -86,33 +99,33 @@ def evaluate_run(
 
 
 def contents_of_splits(task: Any, splits: Iterable[str]) -> dict[str, Any]:
-    """How much a task read of each split and what it left out, where that is known (``vaak.core.left_out``)."""
+    """Return what a task read of each split and what it left out, where that is known (``vaak.core.left_out``)."""
     found = {split: task.split_contents(split) for split in splits}
     return {split: one.to_json() for split, one in found.items() if one is not None}
 
 
 def options_of_data(path: Path, data: Path, split: str) -> list[str]:
-    """Return the options by which the run or the pretrained model at ``path`` is evaluated on all of a file or folder.
+    """Return overrides with which the run or pretrained model at ``path`` is evaluated on a file or folder ``data``.
 
-    What the data are is recognised as ``vaak init`` does. They are ``split``, unless they name one that is called so.
-    Raises UserError for data that aren't recognised, or that the task can't be evaluated on.
+    The kind of data is detected as by ``vaak init``. All of them are taken as ``split``, unless they have a split of
+    that name. Raises UserError for data that aren't recognised, or that the task can't be evaluated on.
     """
     task = Base.find(path).task if is_base(path) else load([*list_layers(resolve_run(path))]).experiment.task
     fill = spec_by_name(task).starter
     if fill is None:
-        raise UserError(f"--data: what a run of task {task} reads isn't recognised; give a YAML of data")
+        raise UserError(f"--data: data of task {task} can't be detected; give a YAML of data")
     corpora = select_corpora(select_usable(survey_folder(data)), task)
     processor = Device("cpu", "cpu", GIB, GIB)
     sections = _plain(load_name(fill)(corpora, add_up_amounts(corpora), processor))
     if "datasets" in sections:
         return [f"datasets={flow_text([_as_split(one, split) for one in sections['datasets']])}"]
-    # Files of other splits that the run's own corpus names would be read in place of what is asked for.
+    # All splits are overridden, because the run's own corpus may name files of other splits.
     corpus: dict[str, Any] = {name: [] for name in SPLITS} | _as_split(sections["data"]["corpus"], split)
     return [f"data.corpus.{key}={flow_text(value)}" for key, value in corpus.items()]
 
 
 def _plain(value: Any) -> Any:
-    """Sections without the reasons for their values."""
+    """Return sections without the reasons for their values."""
     if isinstance(value, Choice):
         return _plain(value.value)
     if isinstance(value, Mapping):
@@ -121,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_split(options: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """The options of a corpus with the files of ``split`` alone; where none is called so, all files are.
+    """Return the options of a corpus with only the files of ``split``; if it has no such split, all files.
 
     >>> _as_split({"type": "json", "train": ["a.jsonl"], "valid": ["b.jsonl"]}, "test")
     {'type': 'json', 'test': ['a.jsonl', 'b.jsonl']}
@@ -138,10 +151,10 @@ BASELINES_FILE = "baselines.json"
 
 
 def make_baselines(loaded: Loaded, split: str) -> tuple[Baselines, dict[str, Any]]:
-    """The baselines of a split, written to the run's directory; its data are prepared first where they aren't.
+    """Compute the baselines of a split and write them to the run directory; prepare the data first, if necessary.
 
-    Also returns what was read of the split and what was left out, as ``evaluate_run`` does. Raises UserError where the
-    task has none.
+    Also returns what was read of the split and what was left out, as in the report of ``evaluate_run``. Raises
+    UserError for a task without baselines.
     """
     directory = loaded.experiment.run_dir
     if not holds_a_run(directory):
@@ -156,9 +169,9 @@ def make_baselines(loaded: Loaded, split: str) -> tuple[Baselines, dict[str, Any
 def below_baselines(
     directory: Path, metrics: Mapping[str, float], data: Callable[[str], str] | None = None
 ) -> list[str]:
-    """A line for each split of which a baseline is better than the ``metrics``.
+    """Return a line for each split on which a baseline is better than ``metrics``.
 
-    ``data`` gives the fingerprint of what was evaluated, by split; None: it was the run's own.
+    ``data`` returns the fingerprint of a split's evaluated data; None if these are the run's own.
     """
     lines = []
     for split, about in _read_baselines(directory).items():

@@ -49,7 +49,7 @@ from vaak.runs.start import train
 log = logging.getLogger("vaak")
 
 LINKED_FOLDERS = ("code", "pictures", "prepared", "sessions", "tasks")
-"""Folders of a run that are linked, where they are there."""
+"""Folders of a run that a fork links to, if they exist."""
 
 
 class StopAfter(Callback):
@@ -72,52 +72,39 @@ def fork_run(
     trust_code: bool = False,
     finishes: bool = True,
 ) -> Path:
-    """Make a run that stands where another one stood after ``step``; return its directory, to be resumed there.
+    """Make a run with the state of another run after ``step``; return its directory, from which it is resumed.
 
-    After a kill, the same call finishes it. Where it ``finishes`` not, the next session that begins there does.
+    After a kill, the same call finishes the fork. Unless it ``finishes``, the session that resumes it does.
 
     ``directory`` is by default next to the parent's, named after it and the step. The fork will be resumed with
-    ``overrides``; they are only checked here. Raises UserError where the run didn't take the step, the directory has
-    a run, or an option can't change on resume: then nothing is written.
+    ``overrides``, which are only checked here. Raises UserError, before anything is written, if the run didn't take the
+    step, the directory has a run, or an option can't change on resume.
     """
     parent = resolve_run(path)
     directory = directory or parent.with_name(f"{parent.resolve().name}-from-{step}")
-    own = [
-        str(parent.resolve()),
-        "--step",
-        str(step),
-        "--run-dir",
-        str(directory.resolve()),
-        *hide_arguments(overrides),
-    ]
-    finish = shlex.join(["vaak", "fork", *own, *(["--trust-code"] if trust_code else [])])
-    # A fork that a kill cut short has on record which command finishes it; no other may.
-    begun = command_to_finish(directory)
-    if begun is not None and begun != finish:
-        raise UserError(f"{directory} is a fork that wasn't finished; finish it: {begun}; or give another --run-dir")
-    if begun is None and (holds_a_run(directory) or (directory / "config.yml").exists()):
-        going_on = command_to_go_on(directory)
-        raise UserError(f"{directory} holds a run already; resume it: {going_on}; or give another --run-dir")
+    fork = ["--step", str(step), "--run-dir", str(directory.resolve()), *hide_arguments(overrides)]
+    finish = shlex.join(["vaak", "fork", str(parent.resolve()), *fork, *(["--trust-code"] if trust_code else [])])
+    is_begun = _require_own_fork(directory, finish)
     configuration = configuration_of_step(parent, step)
     loaded = load([configuration], trust_code=trust_code)
     require_taken(parent, step, loaded)
     require_trust(loaded)
     start = _newest_until(parent, step)
-    first = 1 + (parse_step(start) or 0 if start else 0)
+    first = _first_missing(start)
     if first <= step:
         require_one_way(parent, first, step, loaded.experiment.reference)
-    # The options of the fork are only checked here, before anything is written; it takes them when it resumes.
+    # The fork takes these options when it is resumed; mistakes in them are reported before anything is written.
     changed = load([configuration], [f"run_dir={directory}", *overrides], trust_code=trust_code).experiment
     require_resumable(
         resolved_values(changed), changed.reference, resolved_values(loaded.experiment), start or configuration
     )
-    if begun is None:
+    if not is_begun:
         with files.whole_folder(directory) as folder:
             _share_past(parent, folder, directory.resolve(), start, configuration, {"step": step, FINISH: finish})
     reached = list_checkpoints(directory / "checkpoints")
-    first = 1 + (parse_step(reached[-1]) or 0 if reached else 0)
+    first = _first_missing(reached[-1] if reached else None)
     if first <= step:
-        # The steps up to the fork are the parent's, and so are their options.
+        # The steps up to the fork are computed with the parent's options.
         loaded = load([directory / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=trust_code)
         with finishing_fork():
             outcome = train(loaded, (StopAfter(step),))
@@ -127,8 +114,28 @@ def fork_run(
     return directory
 
 
+def _require_own_fork(directory: Path, finish: str) -> bool:
+    """Return whether a directory has the fork that the command ``finish`` started, and a kill interrupted.
+
+    Raises UserError if it has another fork or a run.
+    """
+    begun = command_to_finish(directory)
+    if begun is not None and begun != finish:
+        raise UserError(f"{directory} is an unfinished fork; finish it: {begun}; or give another --run-dir")
+    if begun is None and (holds_a_run(directory) or (directory / "config.yml").exists()):
+        raise UserError(
+            f"{directory} already has a run; resume it: {command_to_go_on(directory)}; or give another --run-dir"
+        )
+    return begun is not None
+
+
+def _first_missing(checkpoint: Path | None) -> int:
+    """Return the first step after a checkpoint; 1 without one."""
+    return 1 + (parse_step(checkpoint) or 0 if checkpoint else 0)
+
+
 def shared_past(one: Path, other: Path) -> str | None:
-    """Say up to which step two runs share their past, where one is a fork of the other or both are of the same run."""
+    """Describe up to which step two runs share their past; None if neither is a fork of the other or of its parent."""
     identities = [read_identity(resolve_run(path)) for path in (one, other)]
     parents = [about.get("parent") or {} for about in identities]
     for number, (first, second) in enumerate(((one, other), (other, one))):
@@ -141,13 +148,13 @@ def shared_past(one: Path, other: Path) -> str | None:
 
 
 def _newest_until(parent: Path, step: int) -> Path | None:
-    """The newest complete checkpoint of a run that isn't after a step; None where it has none."""
+    """Return the newest complete checkpoint of a run that isn't after ``step``; None without one."""
     for path in reversed(list_checkpoints(parent / "checkpoints")):
         if (parse_step(path) or 0) <= step:
             try:
                 verify(path)
             except CheckpointError as error:
-                log.warning("%s; an earlier checkpoint is taken", error)
+                log.warning("%s; using an earlier checkpoint", error)
                 continue
             return path
     return None
@@ -156,9 +163,10 @@ def _newest_until(parent: Path, step: int) -> Path | None:
 def _share_past(
     parent: Path, directory: Path, home: Path, start: Path | None, configuration: Path, origin: dict[str, Any]
 ) -> None:
-    """Fill a directory, which will be ``home``, with a run's past until a checkpoint; with only its data if none is.
+    """Fill ``directory``, which will be moved to ``home``, with the parent's data and its past up to ``start``.
 
-    ``origin`` is what it remembers of its parent, besides which that is.
+    ``start`` is a checkpoint; without one there is no past. ``configuration`` is the parent's configuration of that
+    step. ``origin`` is stored in run.json next to the parent's id and directory.
     """
     (directory / "checkpoints").mkdir()
     for name in LINKED_FOLDERS:
@@ -171,7 +179,7 @@ def _share_past(
                 _link(one, directory / "checkpoints" / one.name)
         history = parent / METRICS_FILE
         content = history.read_bytes() if history.exists() else b""
-        # The log up to that checkpoint: later records come from this run's own steps.
+        # The log ends at that checkpoint; the fork writes later records itself.
         files.write_bytes(directory / METRICS_FILE, content[: read_state(start)["metrics_bytes"]])
         for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
             if file.exists():
@@ -179,7 +187,7 @@ def _share_past(
     values = refer(read_yaml(configuration))
     values["name"], values["run_dir"] = home.name, str(home)
     training = values.setdefault("training", {})
-    # Checkpoints were linked into the fork itself, so the parent's save_dir doesn't hold for it.
+    # Checkpoints are linked into the fork itself, so the parent's save_dir doesn't apply.
     training["checkpoint"] = {**(training.get("checkpoint") or {}), "resume": "auto", "save_dir": None}
     files.write_text(directory / "config.yml", yaml_text(values))
     known = {"id": read_identity(parent).get("id"), "directory": str(parent.resolve())}
@@ -187,7 +195,10 @@ def _share_past(
 
 
 def _link(source: Path, target: Path) -> None:
-    """Have a folder at a second place; where its disk has no hard links, as a copy. A link to a cache stays one."""
+    """Make ``target`` a tree of hard links to the files in ``source``, or of copies if the disk has no hard links.
+
+    If ``source`` is itself a symbolic link, as to a cache, ``target`` becomes one, too.
+    """
     if source.is_symlink():
         make_link(target, source)
         return

@@ -1,16 +1,17 @@
-"""A trained run, opened to be used: its configuration, its task, and the weights of a checkpoint.
+"""Open a trained run for use: its configuration, its task, and the weights of a checkpoint.
 
-RUN/tuned.yml, options found after training (vaak tune), overrides RUN/config.yml wherever a run is used. Training
-doesn't read it, so a resumed run is evaluated as at its start.
+RUN/tuned.yml has options found after training (vaak tune), which override RUN/config.yml wherever a run is used.
+Training doesn't read it, so the evaluations of a resumed run stay comparable.
 
-A checkpoint can be opened without its run. As long as the run is where it was, its checkpoints stand for it.
+A checkpoint can be opened without its run, because it has copies of what it needs. While the run exists, opening one of
+its checkpoints uses the run's own files.
 
     step-00001000/config.yml      the run's configuration
-                  prepared/       what the run prepared, such as its tokenizer, without the data of its splits
-                  tasks/NAME/     the same of each of several tasks
+                  prepared/       prepared files such as the tokenizer, without the data of the splits
+                  tasks/NAME/     the same for each of several tasks
                   code/           users' own classes
 
-A name that only the program which trained the run had registered (a loss, an optimizer, a schedule) isn't needed here.
+Names that only the training program had registered (of a loss, an optimizer, a schedule) aren't needed here.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ READ_IN_USE = (
     *("training.batch_size", "training.validation.batch_size", "training.mixed_precision"),
     *("training.deterministic", "training.performance.", "training.loss.", "training.eval_knobs."),
 )
-"""The options of training that using a trained model reads, too."""
+"""The options of ``training`` that are also read when a trained model is used."""
 ONLY_TRAINING_READS = re.compile(
     r"(data\.tasks\.\w+\.)?(training|wandb|distillation|data\.(target_)?tokenizer|data\.augmentation|data\.cache_dir"
     r"|data\.token_dropout|data\.shift_windows|model\.(.*\.)?(attention_)?dropout)(\.|$)"
 )
-"""Options that make a model, or what it learned from its data: a trained one has its own."""
+"""Options that decide how a model is trained, which have no effect on one that is."""
 DATA_SECTIONS = ("data", "datasets", "global_config")
 
 
@@ -83,14 +84,14 @@ class OpenedRun:
     model: torch.nn.Module
     weights: str
     precision: Precision
-    """That in which predictions are asked for; their model is called within its ``autocast()``."""
+    """The precision of predictions; they call the model within its ``autocast()``."""
 
 
 def resolve_run(path: Path) -> Path:
-    """The run directory of a run, a checkpoint or its pointer; a checkpoint without its run is one itself.
+    """Return the run directory of a run, a checkpoint or a pointer to one; a checkpoint without its run is one itself.
 
-    Raises CheckpointError where there is none, UserError for one in the format of a later version, or with links that
-    lead out of it.
+    Raises CheckpointError for a path that isn't in a run, and UserError for a run in the format of a later version, or
+    with links that lead out of it.
     """
     # The path may be RUN, RUN/checkpoints, or a checkpoint or pointer in it.
     around = (path, path.parent, path.parent.parent)
@@ -116,7 +117,7 @@ def _require_readable(directory: Path) -> Path:
 
 
 def _is_in_a_run(checkpoint: Path) -> bool:
-    """Whether a folder is a checkpoint in a run, wherever that was moved or copied to."""
+    """Return whether a folder is a checkpoint in a run, wherever that was moved or copied to."""
     checkpoints = checkpoint.absolute().parent
     return (
         is_checkpoint(checkpoint) and checkpoints.name == "checkpoints" and (checkpoints.parent / "config.yml").exists()
@@ -135,35 +136,33 @@ def open_run(
     splits: tuple[str, ...] = (),
     trust_code: bool = False,
 ) -> OpenedRun:
-    """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint. Or open a pretrained model.
+    """Open a run (its best checkpoint), one of its checkpoints, or a pretrained model (``vaak.runs.base``).
 
-    RUN/tuned.yml, where ``vaak tune`` left one, overrides its configuration, and both are overridden by ``files`` and
-    ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in
-    ``temporary_folder`` with what the run learned from its own data (its tokenizer, its speakers). User code is
-    executed only where the model can't be used without it, and with ``trust_code``.
-    ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
-    ``precision`` is auto, fp32, bf16, fp16 or int8; in 16 bits, linear layers keep their weights so, too; in int8, on
-    a CPU, their products are of 8 bits, and all else is fp32.
+    ``files`` and ``overrides`` override the run's configuration, as in training, and RUN/tuned.yml. If they name other
+    data, their ``splits`` are prepared in ``temporary_folder``, with what the run learned from its own data (its
+    tokenizer, its speakers). For a pretrained model they name the data of evaluations.
 
-    ``path`` is that of the run or the checkpoint, or it is a pretrained model (``vaak.runs.base``): then ``checkpoint``
-    is where that is, and evaluations have the data that ``files`` and ``overrides`` name.
-    ``device`` is cpu, cuda, mps or auto.
+    - ``device``: cpu, cuda, mps or auto
+    - ``weights``: ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated
+    - ``precision``: auto, fp32, bf16, fp16 or int8. In 16 bits, linear layers also store their weights in 16 bits. In
+      int8, which requires a CPU, linear layers multiply in 8 bits, and all else is fp32.
+    - ``trust_code``: execute user code that comes with the run, if the model can't be used without it
 
-    Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
+    Raises UserError if ``average`` is asked for and the checkpoint has none, and if code isn't trusted.
     """
     used_in = _find_precision(precision, pick_device(device))
     if is_base(path):
         if weights == "average":
             raise UserError(f"{path} has no averaged weights: it is a pretrained model")
         base, task = _open_base(path, files, overrides, trust_code, temporary_folder, splits)
-        model = _to_be_used(_build_model(task, device), used_in, precision == "int8")
+        model = _put_to_use(_build_model(task, device), used_in, precision == "int8")
         return OpenedRun(task.experiment, task.directory, Path(base.source), task, model, "own", used_in)
     directory = resolve_run(path)
     layers = list_layers(directory)
     of_run = dict.fromkeys(layers, directory)
     trust_code = trust_code or is_trusted_place(path) or is_trusted_place(directory)
     with names_of_training_known(directory):
-        # Loaded as trained and as asked for: differences may be refused, or name other data to prepare.
+        # Loaded both as trained and as overridden: differences may be refused, or name other data to prepare.
         own = load(layers, trust_code=trust_code, of_run=of_run).experiment
         for text in overrides:
             key, _, value = map(str.strip, text.partition("="))
@@ -190,12 +189,12 @@ def open_run(
             _prepare_again(task, own, temporary_folder, splits)
     model = _build_model(task, device)
     weights = _load_checkpoint(model, checkpoint, experiment, weights)
-    model = _to_be_used(model, used_in, precision == "int8")
+    model = _put_to_use(model, used_in, precision == "int8")
     return OpenedRun(experiment, directory, checkpoint, task, model, weights, used_in)
 
 
 def _build_model(task: Any, device: str) -> torch.nn.Module:
-    """The model of a task on its device."""
+    """Build the model of a task on a device."""
     model = make_model(task).to(pick_device(device))
     set_variable_length(model, task.experiment.training.performance.attention == "auto")
     return model
@@ -204,7 +203,7 @@ def _build_model(task: Any, device: str) -> torch.nn.Module:
 def _load_checkpoint(
     model: torch.nn.Module, checkpoint: Path, experiment: Experiment[Any, Any], weights: str
 ) -> Literal["own", "average"]:
-    """Load the ``weights`` that are asked for, and return which these are."""
+    """Load ``weights`` (auto, own or average) of a checkpoint, and return which these are."""
     snapshot = load_checkpoint(checkpoint, weights_only=True, base=model)
     if weights == "auto":
         ema = experiment.training.ema
@@ -225,9 +224,9 @@ def _open_base(
     temporary_folder: Path | None,
     splits: tuple[str, ...],
 ) -> tuple[Base, Any]:
-    """Return a pretrained model, and the task that uses it; its folder is there as long as the task.
+    """Return a pretrained model and the task that uses it, whose temporary folder exists as long as the task.
 
-    Raises UserError where no task can use it untrained, and where ``splits`` are asked for without data.
+    Raises UserError if no task can use it untrained, and for ``splits`` without data.
     """
     base = Base.find(path)
 
@@ -248,13 +247,13 @@ def _open_base(
     if splits and temporary_folder is not None:
         without = _without_data(task.experiment, load([task.directory / "config.yml"]).experiment)
         if without == task.experiment:
-            raise UserError(f"{path} is a pretrained model without data of its own; name some: --data FILE, or a YAML")
+            raise UserError(f"{path} is a pretrained model and has no data; name some: --data FILE, or a YAML")
         task.prepare_eval_data(without, temporary_folder, splits)
     return base, task
 
 
 def _without_data(experiment: Experiment[Any, Any], own: Experiment[Any, Any]) -> Experiment[Any, Any]:
-    """The experiment with the data of ``own``, and all of its other options."""
+    """Return the experiment with the data of ``own``, and all of its other options."""
     data = experiment.data
     if "corpus" in type(data).model_fields:
         data = data.model_copy(update={"corpus": own.data.corpus})
@@ -262,14 +261,14 @@ def _without_data(experiment: Experiment[Any, Any], own: Experiment[Any, Any]) -
 
 
 def _find_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision of all but linear layers. Raises UserError where these can't compute in 8 bits."""
+    """Return the precision of all but linear layers. Raises UserError if the device can't compute these in 8 bits."""
     if name == "int8":
         require_int8(device)
     return Precision("no" if name in ("fp32", "int8") else name, device)
 
 
-def _to_be_used(model: torch.nn.Module, precision: Precision, in_int8: bool) -> torch.nn.Module:
-    """The model in evaluation mode; weights that products round to 16 bits anyway are kept so."""
+def _put_to_use(model: torch.nn.Module, precision: Precision, in_int8: bool) -> torch.nn.Module:
+    """Return the model in evaluation mode, its weights in 16 bits if products would round them to that anyway."""
     if in_int8:
         replaced, total = compute_in_int8(model)
         log.warning("precision int8: %d of %d linear layers compute in 8 bits; scores are rounded", replaced, total)
@@ -281,10 +280,10 @@ def _to_be_used(model: torch.nn.Module, precision: Precision, in_int8: bool) -> 
 def begin_with_weights(
     model: torch.nn.Module, task: Task, options: CheckpointConfig, names: Mapping[str, Sequence[str]] | None = None
 ) -> None:
-    """Copy the weights of ``training.checkpoint.init_from`` into a model, rows with names by their names.
+    """Copy the weights of ``training.checkpoint.init_from``, if given, into a model, matching named rows by name.
 
-    ``names`` stand in for the task's, where it isn't prepared yet. Raises CheckpointError where they are from another
-    model, and UserError for a pattern that matches nothing.
+    ``names`` replaces the task's names of rows, if the task isn't prepared yet. Raises CheckpointError for weights of
+    another model, and UserError for a pattern that matches nothing.
     """
     if options.init_from is None:
         return
@@ -294,7 +293,7 @@ def begin_with_weights(
 
 
 def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
-    """Return the names of rows of a run's weights; where they can't be read, log a line and return none."""
+    """Return the names of the rows of a run's weights, by kind; if they can't be read, warn and return none."""
     try:
         directory = resolve_run(path)
         is_trusted = is_trusted_place(path) or is_trusted_place(directory)
@@ -305,14 +304,14 @@ def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
         task: Task = task_class(experiment.reference)(experiment, directory, directory)
         return task.row_names()
     except (UserError, OSError) as error:
-        log.warning("%s: tokens, labels and speakers are taken by their places, not by names: %s", path, error)
+        log.warning("%s: rows of tokens, labels and speakers are copied in order, not by name: %s", path, error)
         return {}
 
 
 def select_task(opened: OpenedRun, name: str | None) -> OpenedRun:
-    """Return one task of a run of several, opened like a run of it alone; a run of one task unchanged.
+    """Return one task of a multitask run as if it were a run of its own; a run of one task is returned unchanged.
 
-    Raises UserError where the run has no task of this ``name``, or a name is needed.
+    Raises UserError if the run has no task of this ``name``, or has several and none is named.
     """
     parts = opened.task.inner_tasks
     if name in parts:
@@ -321,24 +320,24 @@ def select_task(opened: OpenedRun, name: str | None) -> OpenedRun:
     if parts:
         remedy = f"give --task with one of {', '.join(parts)}"
         if name is None:
-            raise UserError(f"{opened.directory} is a run of several tasks: {remedy}")
+            raise UserError(f"{opened.directory} has several tasks: {remedy}")
         require_known([name], parts, f"{opened.directory} has no task", remedy=remedy, error=UserError)
     if name is not None:
-        raise UserError(f"{opened.directory} is a run of one task, {opened.experiment.task}: leave out --task")
+        raise UserError(f"{opened.directory} has one task, {opened.experiment.task}: leave out --task")
     return opened
 
 
 def _prepare_again(task: Task, own: Experiment[Any, Any], folder: Path, splits: tuple[str, ...]) -> None:
-    """Prepare what isn't kept with checkpoints without their run. Raises UserError where it has gone."""
+    """Prepare data of ``splits`` that checkpoints don't have copies of. Raises UserError if their sources are gone."""
     try:
         task.prepare_eval_data(own, folder, splits)
     except UserError as error:
-        what = f"the data of {', '.join(splits)} isn't kept with these checkpoints"
+        what = f"the data of {', '.join(splits)} aren't kept with these checkpoints"
         raise UserError(f"{what}, and {error}; to evaluate on other data, name it: vaak eval RUN DATA.yml") from error
 
 
 def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
-    """Raises UserError where options of the model are asked for that the run wasn't trained with."""
+    """Raise UserError for options of the model that the run wasn't trained with."""
     if asked.reference != own.reference:
         raise UserError(f"task is {asked.task}, but the run was trained with {own.task}; leave it out")
     for change in changes_between(resolved_values(own), resolved_values(asked), own.reference):
@@ -348,16 +347,16 @@ def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]
 
 
 def _warn_of_unread_options(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
-    """Warn of options that are asked for and that only training reads."""
+    """Warn of overrides that only training reads."""
     changes = changes_between(resolved_values(own), resolved_values(asked), own.reference)
     of_training = [change.key for change in changes if ONLY_TRAINING_READS.match(change.key)]
     unread = [key for key in of_training if not key.startswith(READ_IN_USE)]
     if unread:
-        log.warning("%s: only training reads this, so here it has no effect", ", ".join(unread))
+        log.warning("%s: no effect here, because only training reads it", ", ".join(unread))
 
 
 def _report_on_overrides(loaded: Loaded) -> None:
-    """Warn of what a command asks for without effect; a run's own options were reported when it was trained."""
+    """Log the warnings about overrides on the command line; those about a run's own options were logged in training."""
     for warning in loaded.warnings:
         if warning.startswith(f"{COMMAND_LINE}: "):
             log.warning("warning: %s", warning)
@@ -368,14 +367,14 @@ OF_TRAINING: dict[str, Collection[str]] = {
     "training.optimizer": UPDATE_RULES,
     "training.scheduler": SCHEDULES,
 }
-"""Where a registered name may stand that using a model doesn't need, and the names that are built in."""
+"""Options that may have a registered name, but aren't needed to use a model, and their built-in names."""
 
 
 class NotHere:
-    """Stands for a class that only the program knows that trained a run."""
+    """Placeholder for a class that only the program that trained a run has registered."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        raise UserError("this needs a class that the program which trained this run registered; register it here, too")
+        raise UserError("this needs a class that the training program of this run registered; register it here, too")
 
 
 @contextlib.contextmanager
@@ -397,7 +396,7 @@ def names_of_training_known(directory: Path) -> Iterator[None]:
 
 
 def _names(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The names that aren't built in, each with the option under which it stands."""
+    """Yield the options that have a name that isn't built in, with that name."""
     for key, built_in in OF_TRAINING.items():
         section = _value_at(values, key)
         name = section.get("type") if isinstance(section, dict) else section
@@ -417,12 +416,12 @@ def _value_at(values: Any, key: str) -> Any:
 
 
 def list_layers(directory: Path) -> list[Path]:
-    """The files that a run's configuration for use is made of, the later over the earlier."""
+    """Return the files of a run's configuration for use, later ones overriding earlier ones."""
     return [directory / "config.yml", *(path for path in (directory / TUNED,) if path.exists())]
 
 
 def write_tuned(directory: Path, options: Mapping[str, Any], remarks: Sequence[str]) -> Path:
-    """The file written: sections of options below remarks. Raises UserError where it can't be written."""
+    """Write RUN/tuned.yml, with ``remarks`` as comments, and return its path. Raises UserError if that fails."""
     path = directory / TUNED
     try:
         write_text(path, "".join(f"# {line}\n" for line in remarks) + yaml_text(dict(options)))
@@ -432,16 +431,16 @@ def write_tuned(directory: Path, options: Mapping[str, Any], remarks: Sequence[s
 
 
 def require_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path) -> None:
-    """Raise UserError where rows of a checkpoint's weights have other names in the data of the run that resumes it.
+    """Raise UserError if the names of rows in the run's prepared data differ from those of the checkpoint's weights.
 
-    ``kept`` is the task as the checkpoint's own copy of prepared data has it; one that can't be read refuses nothing.
+    ``kept`` is the task with the checkpoint's own copy of prepared data; if that can't be read, nothing is refused.
     """
     try:
-        theirs = _row_names(kept)
-    # Rows that a checkpoint has no copy of, such as a diarizer's speakers, are in the data's fingerprint.
+        theirs = _list_row_names(kept)
+    # Names that a checkpoint has no copy of, such as a diarizer's speakers, are in the fingerprint of the data.
     except (UserError, OSError, ValueError, KeyError):
         return
-    for kind, names in _row_names(task).items():
+    for kind, names in _list_row_names(task).items():
         if kind not in theirs or [*names] == [*theirs[kind]]:
             continue
         before, now = (
@@ -450,20 +449,20 @@ def require_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path)
         )
         change = f"{quote_names(before)} before, {quote_names(now)} now" if before or now else "in another order"
         raise UserError(
-            f"{checkpoint}: its {kind} are not those of the run's data, which were prepared again ({change}): restore "
-            f"the sources and delete {prepared_folder(directory)}, or start a new run under another name="
+            f"{checkpoint}: its {kind} differ from those of the run's data, which were prepared again ({change}): "
+            f"restore the sources and delete {prepared_folder(directory)}, or start a new run under another name="
         )
 
 
-def _row_names(task: Task) -> dict[str, Sequence[str]]:
-    """The names of a task's rows by kind; of one of several, by the part, too."""
+def _list_row_names(task: Task) -> dict[str, Sequence[str]]:
+    """Return the names of a task's rows by kind, and those of inner tasks as "TASK's KIND"."""
     return {**task.row_names()} | {
         f"{name}'s {kind}": names for name, part in task.inner_tasks.items() for kind, names in part.row_names().items()
     }
 
 
 def bundled_files(directory: Path, configuration: str) -> dict[str, str | Path]:
-    """The files that each checkpoint of a run is to have, by their path in it: texts, or files to copy."""
+    """Return the files that are bundled with each checkpoint, by their path in it: their text, or a file to copy."""
     found: dict[str, str | Path] = {"config.yml": configuration}
     found |= {path.relative_to(directory).as_posix(): path for path in _files_below(directory / CODE)}
     for folder in (directory, *sorted((directory / TASKS_FOLDER).glob("*"))):
@@ -485,7 +484,7 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def run_with_checkpoints(folder: Path) -> Path | None:
-    """The directory of the run whose checkpoints are in a folder; None where there is none."""
+    """Return the directory of the run whose checkpoints are in a folder; None if it isn't such a folder."""
     directory = owner_at_home(folder)
     if directory is None or not (directory / "config.yml").exists():
         return None

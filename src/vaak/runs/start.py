@@ -87,7 +87,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run: the reason, the directory, the step, and the metrics of its last evaluation."""
+    """How a run ended: the reason, the directory, the step, and the metrics of its last evaluation."""
 
     reason: str
     directory: Path
@@ -99,12 +99,12 @@ class Outcome:
     commands: tuple[str, ...] = ()
     """Commands for the next steps."""
     best: str = ""
-    """The best checkpoint and its metric; empty where there is none."""
+    """The best checkpoint and its metric; empty without one."""
     seconds: float = 0.0
-    """How long this start of it trained."""
+    """How long this session trained."""
 
     def require_not_stopped(self, what: str, remedy: str) -> None:
-        """Raise KeyboardInterrupt, or UserError after another signal, where the run of ``what`` was stopped."""
+        """Raise KeyboardInterrupt if Ctrl-C stopped ``what``, and UserError if another signal did."""
         if self.reason == "SIGINT":
             raise KeyboardInterrupt
         if self.reason in {number.name for number in STOPPING}:
@@ -112,10 +112,10 @@ class Outcome:
 
 
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
-    """Train what a configuration describes, into its run directory; ``task`` replaces the one that it names.
+    """Train the model of a configuration into its run directory; ``task`` replaces the one that it names.
 
-    Raises UserError for everything a user can fix, and for code that requires trust; the run directory then holds no
-    more than before.
+    Raises UserError for everything that a user can fix, and for code that requires trust; the run directory is then
+    unchanged.
     """
     with open_trainer(loaded, callbacks, task) as trainer:
         begun_at = time.monotonic()
@@ -125,11 +125,7 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         with trainer.evaluated_weights() as model:
             samples = shown_samples(trainer.task, model) if shown else []
         if samples:
-            try:
-                write_json(trainer.directory / SAMPLES, {"step": trainer.position.step, "samples": samples})
-            # They are shown in any case.
-            except OSError as error:
-                log.warning("%s can't be written: %s", trainer.directory / SAMPLES, error.strerror or error)
+            _write_samples(trainer, samples)
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main, best = trainer.ranks.is_main, ""
         if trainer.best.value is not None and trainer.best.step is not None:
@@ -149,8 +145,17 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         )
 
 
+def _write_samples(trainer: Trainer, samples: list[str]) -> None:
+    """Write samples to the run directory; since they are also printed, an error is only logged."""
+    path = trainer.directory / SAMPLES
+    try:
+        write_json(path, {"step": trainer.position.step, "samples": samples})
+    except OSError as error:
+        log.warning("%s can't be written: %s", path, error.strerror or error)
+
+
 def shown_samples(task: Task, model: nn.Module) -> list[str]:
-    """A few samples. The run is finished, so an error here doesn't fail it."""
+    """Return a few samples of the task. The run is finished, so an error is only logged."""
     try:
         return task.samples(model.eval())
     except (UserError, OSError) as error:
@@ -159,7 +164,7 @@ def shown_samples(task: Task, model: nn.Module) -> list[str]:
 
 
 def _next_commands(trainer: Trainer, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return useful next commands for a run, whose task is passed so that no code is imported again."""
+    """Return useful next commands for a run; ``trainer`` has its task, so that no code is imported again."""
     splits = [split for split in ("valid", "test") if _has_examples(trainer.task, split)]
     formats = formats_to_record(trainer.task)
     spec = find_spec(trainer.task)
@@ -167,7 +172,7 @@ def _next_commands(trainer: Trainer, options: Mapping[str, Any]) -> tuple[str, .
 
 
 def _has_examples(task: Task, split: str) -> bool:
-    """Whether there is something to evaluate. Training has ended, so an error here only means that there isn't."""
+    """Return whether a split has examples. Training has ended, so an error only means that it hasn't."""
     try:
         return len(task.dataset(split).lengths) > 0
     except Exception:
@@ -175,10 +180,10 @@ def _has_examples(task: Task, split: str) -> bool:
 
 
 def prepare(loaded: Loaded) -> Path:
-    """Prepare a run's data without training, and return where they are; training then finds them.
+    """Prepare a run's data without training, and return their folder, where training will find them.
 
-    Where there is a run already, it keeps the data that it was trained with, and ``data.cache_dir`` has the new ones.
-    Raises UserError where there is a run and no ``data.cache_dir``, unless the run is to resume.
+    An existing run keeps the data that it was trained with; new ones are written to ``data.cache_dir``. Raises
+    UserError if there is a run but no ``data.cache_dir``, unless the run resumes.
     """
     require_trust(loaded)
     require_secrets(loaded, but=OF_THE_LOOP)
@@ -188,8 +193,8 @@ def prepare(loaded: Loaded) -> Path:
         return _prepared_in_cache(loaded, Path(cache))
     if holds_a_run(directory) and experiment.training.checkpoint.resume is None:
         raise UserError(
-            f"{directory} holds a run, which keeps the data that it was trained with; name a folder for the new ones "
-            "by --output (data.cache_dir), or give another name="
+            f"{directory} has a run, which keeps the data that it was trained with; give a folder for new ones with "
+            "--output (data.cache_dir), or another name="
         )
     ranks = start_ranks(experiment.training)
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
@@ -197,14 +202,14 @@ def prepare(loaded: Loaded) -> Path:
         with loaded.naming_lines():
             ranks.run_on_main(distilled(loaded.task(), experiment, directory).prepare)
         folder = prepared_folder(directory)
-        # By this, a listing tells prepared data from a start that failed.
+        # Distinguishes prepared data from a failed start in listings.
         if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
             write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
     return folder.resolve()
 
 
 def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
-    """Prepare the data in a cache and return their folder; no run is touched."""
+    """Prepare the data in a cache and return their folder; runs don't change."""
     with scratch_folder("data") as temporary:
         directory, experiment = temporary, loaded.experiment
         with logging_to(directory, 0, experiment.training.logging.json_lines), loaded.naming_lines():
@@ -215,12 +220,16 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 
 @contextlib.contextmanager
 def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
-    """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
+    """Within this context, a trainer at the place where its run starts or resumes.
+
+    The run directory is created and locked, and the data are prepared. ``callbacks`` are added to those of the
+    configuration; ``task`` replaces its task.
+    """
     require_trust(loaded)
     secrets = require_secrets(loaded)
     ranks = start_ranks(loaded.experiment.training)
     with _closed_after_errors(ranks):
-        # What is settled next follows from the checkpoint that the run resumes from.
+        # Fetched first, because the options settled next depend on the checkpoint that the run resumes from.
         fetched = ranks.run_on_main(lambda: fetch_run(loaded.experiment))
         loaded, settled = _settle_by_device(_settle_batches_per_process(_settle_precision(loaded)))
         _compare(loaded, ranks)
@@ -239,7 +248,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen = task or loaded.task()
         reference = chosen.reference
-        # what can't be resumed, and a warm-up that is too long, are reported before hours of preparing data
+        # Before preparing data, which may take hours: can the run be resumed, and is its warm-up short enough?
         ranks.run_on_main(lambda: _require_resumable(loaded, reference))
         if not is_prepared(directory):
             ranks.run_on_main(lambda: require_steps_for_warmup(chosen, training))
@@ -262,7 +271,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
 
 @contextlib.contextmanager
 def _closed_after_errors(ranks: Ranks) -> Iterator[None]:
-    """Close the ranks where an error leaves this context: no other one holds them yet."""
+    """Close the ranks if an error leaves this context, in which nothing else would close them."""
     try:
         yield
     except BaseException:
@@ -271,21 +280,21 @@ def _closed_after_errors(ranks: Ranks) -> Iterator[None]:
 
 
 def _require_resumable(loaded: Loaded, reference: str | None) -> None:
-    """Refuse what a resume can't change before data are prepared; a checkpoint that can't be read is reported later."""
+    """Refuse changes that a resume can't make, before data are prepared; a damaged checkpoint is reported later."""
     path = _checkpoint_to_resume(loaded)
     if path is not None:
         require_resumable(resolved_values(loaded.experiment), reference, _read_configuration(path), path)
 
 
 def _require_same_rows(loaded: Loaded) -> None:
-    """Refuse a resume whose data were prepared again, with other names for the rows of the checkpoint's weights."""
+    """Refuse a resume if the data were prepared again and the rows of the checkpoint's weights have other names now."""
     path = _checkpoint_to_resume(loaded)
     if path is not None and is_prepared(path):
         require_same_rows(loaded.task(), loaded.task(path), path, loaded.experiment.run_dir)
 
 
 def _checkpoint_to_resume(loaded: Loaded) -> Path | None:
-    """Return the checkpoint that a run would resume from, unless it is damaged; None where it begins."""
+    """Return the checkpoint that a run resumes from, if it is undamaged; None for a run that starts."""
     directory, source = loaded.experiment.run_dir, loaded.experiment.training.checkpoint.resume
     if source is None or source == "auto":
         newest = next(reversed(list_checkpoints(directory / "checkpoints")), None)
@@ -294,7 +303,7 @@ def _checkpoint_to_resume(loaded: Loaded) -> Path | None:
 
 
 def _read_configuration(checkpoint: Path) -> dict[str, Any]:
-    """Return the options that a checkpoint was made with; none where they can't be read."""
+    """Return the options that a checkpoint was written with; empty if they can't be read."""
     try:
         return read_state(checkpoint).get("configuration") or {}
     except (OSError, ValueError):
@@ -302,13 +311,13 @@ def _read_configuration(checkpoint: Path) -> dict[str, Any]:
 
 
 def _compare(loaded: Loaded, ranks: Ranks) -> None:
-    """Raise UserError on every rank where one runs another configuration or other versions, or updates otherwise."""
+    """Raise UserError on every rank if configurations, versions or update rules differ between ranks."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     values = {**mask(loaded.experiment.model_dump(mode="json")), "versions": {"vaak": vaak.__version__, **versions}}
     ranks.compare("the processes have different settings", values)
     rule = UPDATE_RULES.get(loaded.experiment.training.optimizer.type)
     if rule is not None and rule.condition is not None:
-        # Their weights would drift apart.
+        # Ranks whose processors compute this update differently would drift apart.
         there = update_condition(loaded.experiment.training.optimizer, ranks.device)
         found = {f"{name} in": value for name, value in there.items()}
         ranks.compare("the machines have different processors", found, rule.condition.advice)
@@ -316,9 +325,9 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
 
 @contextlib.contextmanager
 def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
-    """Make the run directory and hold its lock, on the main process for all. Existing files don't change.
+    """Within this context, the run directory exists and is locked by the main process; yields remarks on it.
 
-    Yields remarks on it.
+    Existing files don't change.
     """
     experiment, checkpointing = loaded.experiment, loaded.experiment.training.checkpoint
     directory = experiment.run_dir
@@ -335,12 +344,12 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
             remarks.extend(filter(None, [claim(directory)]))
             remove_leftovers(directory)
             if not holds_a_run(directory):
-                # A start that fails is seen, too.
+                # So that a failed start is listed, too.
                 configuration = config_of_run(experiment, loaded.folder, directory)
                 write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 
         ranks.run_on_main(open_directory)
-        # Each process has to know which links are ours: it writes through no others.
+        # Each process has to know the links of this run, because it writes through no others.
         if not ranks.is_main:
             require_own_run(directory, checkpoints_elsewhere(checkpointing.save_dir, experiment.name), deep=False)
         require_shared(ranks, directory)
@@ -354,52 +363,57 @@ def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
 
 
 def _begin(trainer: Trainer) -> None:
-    """Put the trainer where the configuration says that the run begins."""
+    """Resume the trainer, or start it with the weights that the configuration names; then log what it will do."""
     options = trainer.config.checkpoint
     if options.resume is None:
         start_fresh(trainer.saving, trainer.pictures)
-    # a checkpoint has weights: init_from is for a run that begins
+    # A checkpoint has the weights of a run that resumes; init_from is for one that starts.
     if options.resume is None or not trainer.resume(options.resume):
         begin_with_weights(trainer.model, trainer.task, options)
     trainer.saving.compare("the processes start from different states")
     if trainer.ranks.is_main:
-        held = at_rest(trainer.model, trainer.config).of_each(trainer.ranks.world_size)
-        parameters = num_weights(trainer.model.parameters())
-        where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision "
-        where += precision_in_words(trainer.config, trainer.precision)
-        log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
-        log.info(
-            "weights, gradients and optimizer will take %s of %s, plus what a batch needs (vaak model show)",
-            format_bytes(held[trainer.config.distributed.strategy]),
-            format_bytes(read_memory(trainer.ranks.device).limit),
-        )
-        for name, usual in (("strategy", "ddp"), ("reduce_dtype", "fp32")):
-            value = getattr(trainer.config.distributed, name)
-            if trainer.ranks.world_size == 1 and value != usual:
-                log.warning("training.distributed.%s: %s changes nothing on one process", name, value)
-        given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)
-        if given.warmup_ratio is None and warmup < given.warmup_steps:
-            log.warning(
-                "training.scheduler.warmup_steps is %d, but training has %d steps: it warms up for %d "
-                "(training.scheduler.long_warmup is shorten)",
-                given.warmup_steps,
-                trainer.total_steps,
-                warmup,
-            )
-        _say_how_data_are_loaded(trainer)
-        log.info(
-            "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
-            trainer.position.step,
+        _log_start(trainer)
+
+
+def _log_start(trainer: Trainer) -> None:
+    """Log the size of the model and its memory, options without effect, and the steps that will be taken."""
+    held = at_rest(trainer.model, trainer.config).of_each(trainer.ranks.world_size)
+    parameters = num_weights(trainer.model.parameters())
+    where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision "
+    where += precision_in_words(trainer.config, trainer.precision)
+    log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
+    log.info(
+        "weights, gradients and optimizer will take %s of %s, plus what a batch needs (vaak model show)",
+        format_bytes(held[trainer.config.distributed.strategy]),
+        format_bytes(read_memory(trainer.ranks.device).limit),
+    )
+    for name, usual in (("strategy", "ddp"), ("reduce_dtype", "fp32")):
+        value = getattr(trainer.config.distributed, name)
+        if trainer.ranks.world_size == 1 and value != usual:
+            log.warning("training.distributed.%s: %s changes nothing on one process", name, value)
+    given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)
+    if given.warmup_ratio is None and warmup < given.warmup_steps:
+        log.warning(
+            "training.scheduler.warmup_steps is %d, but training has %d steps: it warms up for %d "
+            "(training.scheduler.long_warmup is shorten)",
+            given.warmup_steps,
             trainer.total_steps,
-            trainer.data.steps_per_epoch,
-            100 * trainer.padding_waste,
+            warmup,
         )
+    _log_loading(trainer)
+    log.info(
+        "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
+        trainer.position.step,
+        trainer.total_steps,
+        trainer.data.steps_per_epoch,
+        100 * trainer.padding_waste,
+    )
 
 
-def _say_how_data_are_loaded(trainer: Trainer) -> None:
-    """Log what an example costs, and how many processes make examples; nothing of data that are read in no time."""
+def _log_loading(trainer: Trainer) -> None:
+    """Log how long an example takes to make, and the number of processes that make them, unless it takes no time."""
     dataset = trainer.data.dataset
-    # Those that draw from global generators would change what these say next.
+    # Measuring would advance the global generators, if the dataset draws from them.
     if dataset.draws_globally or not (dataset.useful_workers or trainer.num_workers):
         return
     cost = measure_examples(dataset, trainer.config.random_seed)
@@ -413,10 +427,10 @@ def _say_how_data_are_loaded(trainer: Trainer) -> None:
 
 
 def _fit(trainer: Trainer) -> str:
-    """Train, and write in the run directory how it ended."""
+    """Train, and write to status.json how it ended; return the reason."""
     directory, is_main = trainer.directory, trainer.ranks.is_main
     if is_main:
-        # Without a status, a run that is killed is listed as crashed rather than as it ended before.
+        # A killed run leaves no status and is listed as crashed, which the status of an earlier session would hide.
         (directory / "status.json").unlink(missing_ok=True)
     state, reason = "failed", ""
     try:
@@ -431,7 +445,7 @@ def _fit(trainer: Trainer) -> str:
             status = {"state": state, "reason": hide_secrets(reason), "step": trainer.position.step}
             try:
                 write_status(directory, {**status, "total_steps": trainer.total_steps})
-            # A full disk mustn't hide the error that ended training.
+            # Logged, because a full disk must not hide the error that ended training.
             except OSError as error:
                 why = error.strerror or error
                 log.warning("status.json can't be written (%s): vaak runs lists this run as crashed", why)
@@ -439,7 +453,7 @@ def _fit(trainer: Trainer) -> str:
 
 
 def _left(directory: Path) -> str:
-    """Return the place of a run that ends at once, and how to resume it."""
+    """Return the message of a run that exits at once: its newest checkpoint, and how to resume it."""
     saved = list_checkpoints(directory / "checkpoints")
     if not saved:
         return f"{directory} has no checkpoint yet; start it again"
@@ -447,15 +461,15 @@ def _left(directory: Path) -> str:
 
 
 def _last_evaluation(directory: Path) -> dict[str, float]:
-    """Return the metrics of the newest evaluation on record, the result of a run that was finished already."""
+    """Return the metrics of the newest evaluation on record: the result of a run that had already finished."""
     newest = next(iter(deque(iterate_evaluations(directory), maxlen=1)), {})
     return {name: value for name, value in newest.items() if isinstance(value, float)}
 
 
 def _settle_batches_per_process(loaded: Loaded) -> Loaded:
-    """Settle how many microbatches a step has: at the first start, and from then on as then.
+    """Settle how many microbatches a step has: at the first start by the number of processes, later as it was then.
 
-    Raises UserError where a process would have none.
+    Raises UserError if a process would have none.
     """
     experiment = loaded.experiment
     training = experiment.training
@@ -473,7 +487,7 @@ def _settle_batches_per_process(loaded: Loaded) -> Loaded:
 
 
 def _log_global_batch(training: TrainingConfig) -> None:
-    """Say what a step's batch is where ``batch_size`` is per process."""
+    """Log the global batch of a step, if ``batch_size`` is per process."""
     processes = training.distributed.processes_at_start
     if processes is None:
         return
@@ -489,9 +503,9 @@ def _log_global_batch(training: TrainingConfig) -> None:
 
 
 def _settle_precision(loaded: Loaded) -> Loaded:
-    """Settle what the YAML leaves open: accelerate's precision, else that which the run began with, else the device's.
+    """Settle a precision that the YAML leaves open: accelerate's, else the one the run started with, else the device's.
 
-    So it is recorded with the run, which keeps it on other devices.
+    It is recorded with the run, which keeps it on other devices.
     """
     training = loaded.experiment.training
     checkpoint = _checkpoint_to_resume(loaded)
@@ -514,9 +528,9 @@ def _settle_precision(loaded: Loaded) -> Loaded:
 
 
 def _settle_by_device(loaded: Loaded) -> tuple[Loaded, list[str]]:
-    """Settle what the task leaves open until the device is known; and say it, a line for each.
+    """Settle options whose default depends on the device; also return a line about each.
 
-    A run keeps what it began with, wherever it is resumed.
+    A run keeps the values that it started with, wherever it is resumed.
     """
     experiment, checkpoint, lines = loaded.experiment, _checkpoint_to_resume(loaded), list[str]()
     begun = {} if checkpoint is None else _read_configuration(checkpoint)
@@ -536,13 +550,13 @@ def _settle_by_device(loaded: Loaded) -> tuple[Loaded, list[str]]:
 
 @contextlib.contextmanager
 def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
-    """A trainer at the start of a run, without callbacks; generators and threads are restored.
+    """Within this context, a trainer at the start of a run, without callbacks, in a temporary directory.
 
-    It begins with the weights of ``training.checkpoint.init_from``, if any. One process does the work of all: steps
-    don't depend on their number. Raises UserError where several were started.
+    It has the weights of ``training.checkpoint.init_from``, if given. Random generators and kernels are restored
+    afterwards. It uses one process, since steps don't depend on their number; raises UserError if several were started.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
+        raise UserError("this takes the same steps in one process: start it without torchrun or accelerate launch")
     require_secrets(loaded, but=OF_THE_LOOP)
     loaded, _ = _settle_by_device(loaded)
     training = loaded.experiment.training

@@ -197,7 +197,7 @@ def uploading(trainer: Trainer, url: str | None) -> Iterator[None]:
     for step in sorted(remote.whole):
         if step > trainer.position.step:
             log.warning(
-                "%s/%s/step-%08d is from after the checkpoint that this run resumes from: it is set aside there",
+                "%s/%s/step-%08d is set aside there: it is later than the checkpoint from which this run resumes",
                 *(remote.shown, FOLDER, step),
             )
             remote.set_aside(step)

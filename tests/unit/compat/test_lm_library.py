@@ -393,7 +393,7 @@ def test_checkpoints_elsewhere_open_with_their_run_and_without(parts, project, t
     shutil.rmtree("runs")
     assert evaluate_run(alone, [], [], ["valid"])["metrics"] == expected, "prepared again, from the same sources"
     Path(project / "corpus.txt").rename(project / "elsewhere.txt")
-    with pytest.raises(UserError, match=r"the data of valid isn't kept with these checkpoints, and .*corpus\.txt"):
+    with pytest.raises(UserError, match=r"the data of valid aren't kept with these checkpoints, and .*corpus\.txt"):
         evaluate_run(alone, [], [], ["valid"])
     Path(project / "elsewhere.txt").rename(project / "corpus.txt")
     data = [f"data.corpus={{type: text, train: {project / 'corpus.txt'}, seed: 1}}"]

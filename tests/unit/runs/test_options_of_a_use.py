@@ -33,4 +33,4 @@ def test_options_of_training_alone_are_reported(run, tmp_path, caplog, monkeypat
     evaluate_run(run, [tmp_path / "base.yml"], overrides, ["valid"], "cpu")
     said = [record.message for record in caplog.records if "only training reads" in record.message]
     keys = "model.dropout, data.tokenizer.vocab_size, training.max_steps, training.optimizer.lr"
-    assert said == [f"{keys}: only training reads this, so here it has no effect"]
+    assert said == [f"{keys}: no effect here, because only training reads it"]

@@ -258,7 +258,7 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
         ("generate", tmp_path / "nameless", "the"): "doesn't say what it computes (architectures)",
         ("verify", "rusn/listner"): "did you mean runs/listener?",
         ("transcribe", tmp_path / "listed", audio): "isn't the configuration of a model",
-        ("eval", whisper): "without data of its own",
+        ("eval", whisper): "and has no data; name some",
         ("eval", whisper, "--data", tones / "test.jsonl", "--weights", "average"): "has no averaged weights",
         ("verify", whisper): "this command needs a run",
         ("export", whisper): "this command needs a run",

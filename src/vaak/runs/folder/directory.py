@@ -335,7 +335,7 @@ def require_finished(path: Path) -> None:
     """Raise UserError where a directory is a fork that isn't finished: it would continue with its parent's options."""
     command = command_to_finish(path)
     if command is not None and not _finishing.get():
-        raise UserError(f"{path} is a fork that wasn't finished; finish it: {command}")
+        raise UserError(f"{path} is an unfinished fork; finish it: {command}")
 
 
 def finish_fork(path: Path, step: int) -> None:

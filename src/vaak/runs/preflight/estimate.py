@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vaak.config.load import Loaded
+from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.task import Task
 from vaak.engine.distributed.launcher import pick_device
@@ -207,9 +209,10 @@ def describe_device(name: str) -> tuple[str, bool]:
 
 
 def plan_precision(name: str, kind: str, is_here: bool) -> Precision:
-    """The precision that training has on a kind of device, for passes without numbers.
+    """Return the precision of training on a kind of device, for dry passes, which compute shapes only.
 
-    They run as on a CPU where this machine has no CUDA. A GPU that isn't here multiplies bf16, as all do since 2020.
+    These run as on a CPU if this machine has no CUDA. A GPU that isn't here is taken to multiply bf16 in hardware, as
+    all have since 2020.
     """
     if kind == "cuda" and is_here:
         return Precision(name, torch.device("cuda"))
@@ -220,7 +223,7 @@ def plan_precision(name: str, kind: str, is_here: bool) -> Precision:
 
 
 def estimate_model(loaded: Loaded) -> ModelEstimate:
-    """Return the model that would be trained, made of shapes alone; it takes a second or two, and no memory.
+    """Estimate the size, work and memory of the model that would be trained, from shapes alone, in a second or two.
 
     Raises UserError for a task that can't describe its model before its data are prepared.
     """
@@ -237,25 +240,16 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
             f"the model of {experiment.task}, its tokenizer's size included, is known once its data are "
             f"prepared: train it, then give {experiment.run_dir / 'config.yml'}"
         )
-    # freeze what is never trained, and recompute where training would
+    # As in training: frozen parameters have no gradients, and checkpointed activations are recomputed.
     Freezing(model, training.freeze)
     set_gradient_checkpointing(model, training.performance.gradient_checkpointing)
     set_variable_length(model, training.performance.attention == "auto")
-    rows, work, unknown = 0, None, ""
+    rows, work, unknown = 0, None, f"the task {experiment.task} has no meta_batch"
     batch = task.meta_batch()
     if batch is not None:
         # The second microbatch finds the first one's gradients in memory; later ones add nothing.
         rows, passes = batch.num_rows, min(training.gradient_accumulation_steps, 2)
-        try:
-            with fake:
-                work = dry_pass(fake, task, model, batch, precision, passes)
-        except NEEDS_NUMBERS as error:
-            unknown = f"a shape depends on numbers ({str(error).partition(chr(10))[0]})"
-        except DataError as error:
-            # A classifier's losses need its classes.
-            unknown = f"they are known once there are data ({error})"
-    else:
-        unknown = f"the task {experiment.task} has no meta_batch"
+        work, unknown = _dry_run(fake, task, model, batch, precision, passes)
     parameters = list(model.parameters())
     return ModelEstimate(
         tree=model_tree(model),
@@ -270,3 +264,17 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
         device=kind,
         precision=precision.name,
     )
+
+
+def _dry_run(
+    fake: FakeTensorMode, task: Task, model: nn.Module, batch: Batch, precision: Precision, passes: int
+) -> tuple[DryPass | None, str]:
+    """Return what ``passes`` forward and backward passes take, or None and the reason why that isn't known."""
+    try:
+        with fake:
+            return dry_pass(fake, task, model, batch, precision, passes), ""
+    except NEEDS_NUMBERS as error:
+        return None, f"a shape depends on numbers ({str(error).partition(chr(10))[0]})"
+    except DataError as error:
+        # A classifier's losses, for example, depend on its classes.
+        return None, f"they are known once there are data ({error})"

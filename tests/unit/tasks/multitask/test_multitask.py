@@ -238,7 +238,7 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
     }
     assert vaak("classify", "runs/tiny", "w1 good w2 k1", "--task", "word")[1].startswith(("yes", "no"))
     for arguments, said in (
-        ((), "is a run of several tasks:"),
+        ((), "has several tasks:"),
         (("--task", "wrod"), "has no task 'wrod'; did you mean 'word'?;"),
     ):
         for command in ("classify", "predict"):
