@@ -186,9 +186,12 @@ def refused_online(config: ConformerConfig, chunk: int) -> str | None:
 
 
 def _make_online(model: CtcModel, lowered: Tensor, chunk: int) -> OnnxModule:
-    """Return one chunk of ``chunk`` frames of a model that streams; ``lowered`` is added to log-probabilities."""
+    """Return a streaming model as a function of one chunk of ``chunk`` frames, in the form of WeNet's.
+
+    ``lowered``, (token,), is added to the log-probabilities.
+    """
     config, stack, subsampling = model.config, cast("ConformerStack", model.encoder.stack), model.encoder.subsampling
-    width, left, blocks = config.head_width, config.left_frames, config.num_layers
+    width = config.head_width
 
     def call(given: CtcModel, x: Tensor, offset: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
         size, keys, frames, seen = kept
@@ -206,40 +209,41 @@ def _make_online(model: CtcModel, lowered: Tensor, chunk: int) -> OnnxModule:
             torch.stack([one["convolution"].mT for one in layers]),
         )
 
-    # As many features as a chunk needs: those after its last frame are read again by the next.
-    num_features = (chunk - 1) * subsampling.factor + subsampling.read_on + 1
-
-    def inputs(heard: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(heard)
-
-        def draw(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator)
-
-        return {
-            "x": draw(1, num_features, len(given_mean)) * 4 + 12,
-            "offset": torch.tensor([left + heard]),
-            "required_cache_size": torch.tensor([left]),
-            "attn_cache": draw(blocks, config.num_heads, left, 2 * width),
-            "conv_cache": draw(blocks, 1, config.d_model, config.kernel_size - 1),
-            "attn_mask": (torch.arange(left + chunk) >= left - heard)[None, None],
-        }
-
-    given_mean = model.get_buffer("mean")
+    inputs, *others = (_draw_chunk(model, chunk, past) for past in (0, chunk, config.left_frames))
     metadata = {
         "head": config.num_heads,
-        "num_blocks": blocks,
+        "num_blocks": config.num_layers,
         "output_size": config.d_model,
         "cnn_module_kernel": config.kernel_size,
         "right_context": subsampling.read_on,
         "subsampling_factor": subsampling.factor,
         "vocab_size": len(lowered),
         "chunk_size": chunk,
-        "left_chunks": left // chunk,
+        "left_chunks": config.left_frames // chunk,
     }
     names = ("log_probs", "next_attn_cache", "next_conv_cache")
     strings = {"model_type": "wenet_ctc", **{name: str(value) for name, value in metadata.items()}}
-    others = [inputs(chunk), inputs(left)]
-    return OnnxModule(ExportWrapper(model, call), inputs(0), {}, names, others, strings)
+    return OnnxModule(ExportWrapper(model, call), inputs, {}, names, others, strings)
+
+
+def _draw_chunk(model: CtcModel, chunk: int, past: int) -> dict[str, Tensor]:
+    """Draw inputs of a streaming model for a chunk of ``chunk`` frames that comes after ``past`` others."""
+    config, subsampling = model.config, model.encoder.subsampling
+    left, generator = config.left_frames, torch.Generator().manual_seed(past)
+    # As many feature frames as a chunk needs; those after its last frame are read again by the next chunk.
+    num_features = (chunk - 1) * subsampling.factor + subsampling.read_on + 1
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return {
+        "x": draw(1, num_features, len(model.get_buffer("mean"))) * 4 + 12,
+        "offset": torch.tensor([left + past]),
+        "required_cache_size": torch.tensor([left]),
+        "attn_cache": draw(config.num_layers, config.num_heads, left, 2 * config.head_width),
+        "conv_cache": draw(config.num_layers, 1, config.d_model, config.kernel_size - 1),
+        "attn_mask": (torch.arange(left + chunk) >= left - past)[None, None],
+    }
 
 
 def _names(vocabulary: Vocabulary) -> list[str]:
