@@ -41,7 +41,8 @@ def test_a_resume_says_it_and_rewrites_it(run: Path, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "vaak"):
         assert trainer.resume("auto")
     for name in ("best", "last"):
-        assert f"{folder / name} does not name a checkpoint there (it holds 'rubbish'); it is rewritten" in caplog.text
+        lost = f"{folder / name} does not name a checkpoint there (its content is 'rubbish'); it is rewritten"
+        assert lost in caplog.text
     assert pointed(folder, "best") == folder / "step-00000002"
     assert pointed(folder, "last") == folder / "step-00000003"
 

@@ -151,7 +151,7 @@ def test_from_an_earlier_checkpoint_the_run_goes_on_as_if_the_later_had_not_been
     earlier = run / "checkpoints" / checkpoints_of(run)[0]
     ended = train(run, f"training.checkpoint.resume={earlier}")
     assert ended.status == 0, ended.errors
-    assert "is from after the checkpoint that this run resumes from: it is set aside" in ended.errors
+    assert "is set aside: it is later than the checkpoint from which this run resumes" in ended.errors
     set_aside = run / "checkpoints" / "set-aside"
     later = [f"{name}.1" for name in checkpoints_of(reference)[1:]]
     assert sorted(path.name for path in set_aside.glob("step-*")) == later

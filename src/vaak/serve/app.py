@@ -1,6 +1,6 @@
-"""The application: the routes of what is served, errors in OpenAI's form, and a page that describes both.
+"""The FastAPI application: routes, errors in OpenAI's form, and a page that documents them.
 
-Which endpoints there are is declared by the specs of the served models' tasks (``TaskSpec.endpoints``).
+The specs of the served models' tasks declare which endpoints exist (``TaskSpec.endpoints``).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ CLIENT_LEFT = 499
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where an endpoint is, and what answers it."""
+    """The path of an endpoint, and the function that answers it."""
 
     path: str
     answer: Callable[..., Any]
     model: type[forms.Form] | None = None
-    """The type of its JSON; None: it answers with something else."""
+    """The type of its JSON answer; None if it answers with something else."""
 
     @property
     def reads_json(self) -> bool:
-        """Whether its requests are JSON; the others are forms with a file."""
+        """Whether requests are JSON; otherwise they are forms with a file."""
         return "form" in self.answer.__annotations__
 
 
@@ -59,15 +59,15 @@ ABOUT = "Every error has the form of ErrorAnswer. POST /predict is answered by e
 
 
 class App(FastAPI):
-    """Has endpoints of JSON answer their requests directly: FastAPI's layers cost a third of a small one.
+    """A FastAPI application whose JSON endpoints answer directly: FastAPI's layers take a third of a small request.
 
-    They are FastAPI's for all else: its description of them, other methods, other forms of the path.
+    FastAPI still handles everything else: the schema, other methods, other forms of the path.
     """
 
     direct: Mapping[str, FormRoute]
 
     def answer_directly(self) -> None:
-        """Begin; routes that are added later are FastAPI's."""
+        """Answer the routes added so far directly; FastAPI handles those added later."""
         self.direct = {one.path: one for one in self.routes if isinstance(one, FormRoute)}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -87,34 +87,23 @@ class App(FastAPI):
 
 
 def make_app(server: Server) -> FastAPI:
-    """Return the application. Raises UserError where a task's spec declares an endpoint that there isn't."""
+    """Make the application of a server. Raises UserError if a task's spec declares an unknown endpoint."""
     app = App(
         title="vaak serve",
         version=__version__,
         description=ABOUT,
-        # Its page loads scripts from elsewhere.
+        # FastAPI's own page loads scripts from another server.
         docs_url=None,
         redoc_url=None,
         responses={
             400: {"model": forms.ErrorAnswer, "description": "The request can't be answered as it asks."},
-            # With it FastAPI leaves out its own 422, which nothing here answers.
+            # Replaces FastAPI's 422 in the schema, which no endpoint here returns.
             "default": {"model": forms.ErrorAnswer, "description": "Any other error."},
         },
     )
     app.state.server = server
-    # First those that are asked most: a request looks for its route in this order.
-    models = server.models.values()
-    answered = {name for one in models for name in one.endpoints}
-    declared = [*answered, *(name for one in models for name in one.refused)]
-    checks = [Depends(require_known_fields)]
-    require_known(declared, ENDPOINTS, "a task's spec declares an unknown endpoint", error=UserError)
-    for name, one in ENDPOINTS.items():
-        if name in declared:
-            # One that every run refuses is there to say why, and isn't described.
-            schema: dict[str, Any] = {"include_in_schema": name in answered}
-            schema |= {} if one.model is None else {"response_model": one.model}
-            schema |= {"route_class_override": FormRoute} if one.reads_json else {"dependencies": checks}
-            app.router.add_api_route(one.path, one.answer, methods=["POST"], operation_id=name, **schema)
+    # Starlette tries routes in order, so the most frequent ones come first.
+    declared = _add_endpoints(app, server)
     add = app.add_api_route
     add("/health", health, response_model=forms.Health, summary="Whether the process runs.")
     add("/ready", health, response_model=forms.Health, summary="Whether requests are taken.", operation_id="ready")
@@ -133,6 +122,23 @@ def make_app(server: Server) -> FastAPI:
         app.add_exception_handler(kind, answer)
     app.answer_directly()
     return app
+
+
+def _add_endpoints(app: FastAPI, server: Server) -> list[str]:
+    """Add the endpoints of the served models' tasks; return their names. Raises UserError for an unknown one."""
+    models = server.models.values()
+    answered = {name for one in models for name in one.endpoints}
+    declared = [*answered, *(name for one in models for name in one.refused)]
+    require_known(declared, ENDPOINTS, "a task's spec declares an unknown endpoint", error=UserError)
+    for name, one in ENDPOINTS.items():
+        if name in declared:
+            # An endpoint that all models refuse only gives the reason, and isn't documented.
+            options: dict[str, Any] = {"include_in_schema": name in answered}
+            options |= {} if one.model is None else {"response_model": one.model}
+            checks = [Depends(require_known_fields)]
+            options |= {"route_class_override": FormRoute} if one.reads_json else {"dependencies": checks}
+            app.router.add_api_route(one.path, one.answer, methods=["POST"], operation_id=name, **options)
+    return declared
 
 
 PREDICT: dict[str, Any] = {
@@ -175,7 +181,7 @@ async def get_model(request: Request, name: str) -> Response:
 
 
 async def docs(request: Request) -> Response:
-    """Return the page of all endpoints, which loads nothing."""
+    """Return a page that documents all endpoints, without external scripts."""
     found = request.app.openapi()
     schemas = found["components"]["schemas"]
     parts = []
@@ -184,10 +190,10 @@ async def docs(request: Request) -> Response:
             rows: list[tuple[object, ...]] = [("field", "type", "required", "about")]
             for kind, content in about.get("requestBody", {}).get("content", {}).items():
                 rows += [(kind, "", "", ""), *_field_rows(content["schema"], schemas)]
-            said = about.get("description") or about.get("summary", "")
+            text = about.get("description") or about.get("summary", "")
             table = [data_table(rows, f"Fields of {path}", folded=len(rows))] if len(rows) > 1 else []
-            parts.append(section(f"{method.upper()} {path}", element("p", said), *table, identity=f"{method}-{path}"))
-    # Not in OpenAPI, which knows no WebSockets.
+            parts.append(section(f"{method.upper()} {path}", element("p", text), *table, identity=f"{method}-{path}"))
+    # OpenAPI doesn't describe WebSockets.
     sockets = [one for one in request.app.routes if isinstance(one, APIWebSocketRoute)]
     parts += [
         section(f"WS {one.path}", element("p", one.endpoint.__doc__), identity=f"ws-{one.path}") for one in sockets
@@ -227,7 +233,7 @@ async def answer_error(request: Request, error: Any) -> Response:
 
 
 async def answer_http_error(request: Request, error: Any) -> Response:
-    """Return FastAPI's own errors in our form; errors that the gate raised while reading a body stay the gate's."""
+    """Answer FastAPI's own errors in our form, and those that the gate raised while it read a body as the gate's."""
     if isinstance(error.__cause__, ApiError):
         return await answer_error(request, error.__cause__)
     message = str(error.detail)
@@ -245,7 +251,7 @@ async def answer_user_error(request: Request, error: Any) -> Response:
 
 
 async def answer_fault(request: Request, error: Any) -> Response:
-    """Tell nothing of a fault of the server; the gate, which the error reaches, logs it."""
+    """Answer a bug without details; the gate, which the error reaches, logs them."""
     return await answer_error(request, ApiError(500, FAULT))
 
 

@@ -1,17 +1,18 @@
-"""Requests that wait are computed together, by one thread for each model.
+"""Dynamic batching: waiting requests are computed together, by one thread for each model.
 
-A request is a job of parts: the windows of a recording, the sentences of a text, or one prompt. A batch has a part of
-each waiting job whose parts may be computed together, of similar length; where there are few jobs, more parts of each,
-as long as that is quick. So all jobs advance at the same pace, and a short recording never waits for the end of a long
-one: at most for the batch in computation, and its own.
+A request is a job that consists of parts: the windows of a recording, the sentences of a text, or one prompt. A batch
+has one part, of similar length, of each waiting job whose parts may be computed together. If there are few jobs, it has
+several parts of each, as long as that is quick. So all jobs progress at the same pace, and a short recording never
+waits for the end of a long one, only for the batch being computed and its own.
 
-Texts of a language model are written token by token, so those that come while others are written join them, and each is
-answered when it is done (Yu et al. 2022, "Orca: A Distributed Serving System for Transformer-Based Generative Models").
+Language models generate token by token, so new texts join those that are being generated, and each is answered when it
+is done (continuous batching; Yu et al. 2022, "Orca: A Distributed Serving System for Transformer-Based Generative
+Models").
 
-Whoever was answered asks again soon. So a batch waits a moment for as many jobs as there were at the end of the last
-one, answered and waiting: without it, eight clients end up as one and seven, which take turns for ever. Texts wait so,
-too, for as long as a token takes: one that joins later costs a pass of its own, and not every model lets others join. A
-client that is alone waits for nobody.
+Clients that were answered usually send their next request at once. So a batch waits a moment for as many jobs as there
+were at the end of the last one, answered and waiting. Without this, eight clients end up as one and seven, which take
+turns forever. Texts wait for as long as a token takes, too, because a text that joins later costs a separate pass, and
+not every model lets others join. A single client doesn't wait.
 """
 
 from __future__ import annotations
@@ -33,23 +34,24 @@ from vaak.tasks.batches import Batches, Done, compute_alone
 
 log = logging.getLogger("vaak")
 AHEAD = 4
-"""Batches of jobs whose next parts are read, to find those of similar length."""
+"""The next parts of this many batches of jobs are read, to find some of similar length."""
 MOST_JOINING = 512
-"""Parts of a batch that others join, until a new one begins: it remembers all of them."""
+"""Maximum number of parts of an open batch, which keeps all of them in memory; after that a new batch begins."""
 JOINING_STEPS = 4
-"""Others join a batch before its first step, and then once in this number of steps: a pass reads their prompts."""
+"""Parts may join an open batch before its first step, and then every this many steps: a pass reads their prompts."""
 QUICK_SECONDS = 1.0
-"""While a batch takes less, the next one may have twice as many parts of one job; otherwise, half as many."""
+"""After a batch that took less, the next one may have twice as many parts of one job; otherwise half as many."""
 WAITING_SHARE = 0.1
-"""How long a batch waits for those who were answered by the last one, as a share of the time that it took."""
+"""How long a batch waits for the clients that the last one answered, as a share of the time that one took."""
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How many parts of requests are computed together, at most, and how long the first waits for others.
+    """The maximum number of parts that are computed together, and how many seconds the first waits for others.
 
-    After a long batch it waits for up to a tenth of that batch's time, after one of texts for that of a token, if that
-    is less; with 0 seconds, never. With ``is_exact``, none are computed together, nor are the inputs of one request.
+    After a long batch it waits for up to a tenth of that batch's time, and after one of texts for the time of a token,
+    if that is less; with 0 seconds it never waits. With ``is_exact``, each input is computed alone, also those of the
+    same request.
     """
 
     size: int = 16
@@ -59,10 +61,10 @@ class Batching:
 
 @dataclass(frozen=True)
 class Kind:
-    """How parts are computed: those of one ``key`` together, by ``compute``, which gives a result for each.
+    """How parts are computed: those with the same ``key`` together, by ``compute``, which returns a result for each.
 
-    The longest part of a batch is at most ``most_padding`` times as long as the one that has waited longest, and the
-    other way around. ``first_share`` is how many parts a job has in its first batch, at most.
+    The length of a part in a batch and that of the part that has waited longest differ by a factor of at most
+    ``most_padding``. ``first_share`` is the maximum number of parts of a job in its first batch.
     """
 
     key: Hashable
@@ -71,18 +73,18 @@ class Kind:
     most_padding: float = math.inf
     first_share: int | None = None
     is_sequential: bool = False
-    """A part is read only once the result of the one before is there."""
+    """Whether a part may only be read after the result of the one before."""
     is_shared: bool = True
     """Whether other requests may have jobs of this ``key``."""
     compute_open: Callable[[list[Any], Intake], object] | None = None
-    """What computes parts where others may join, instead of ``compute``, which still does where this fails."""
+    """Computes parts while others may join, instead of ``compute``, which is the fallback after an error."""
 
 
 class Intake(Protocol):
-    """Takes further parts while a batch is computed, and delivers those that are done."""
+    """Provides further parts while an open batch is computed, and delivers the results of those that are done."""
 
     def take(self, number: int) -> list[Any]:
-        """Return parts that came meanwhile, for a batch that still has a ``number`` of them."""
+        """Return parts that arrived in the meantime, for a batch that has ``number`` unfinished ones."""
 
     def deliver(self, part: Any, result: Any) -> None:
         """Deliver the result of a part."""
@@ -90,9 +92,9 @@ class Intake(Protocol):
 
 @dataclass(frozen=True)
 class Computed:
-    """The last batch: the key of its jobs, how many they and those that waited for its end were, when that was.
+    """The last batch: its key, the number of its jobs and of those that waited at its end, and when it ended.
 
-    The next one waits for those who were answered, up to ``wait`` seconds.
+    The next batch waits for the clients that it answered for up to ``wait`` seconds.
     """
 
     key: Hashable
@@ -105,7 +107,7 @@ class Computed:
 class Job:
     """A request's parts, read on demand; ``on_result`` is called with each result in the worker's thread.
 
-    Whoever waits for ``future``, the results in the order of the parts, sets ``has_left`` where nobody does any more.
+    ``future`` has the results, in the order of the parts. A client that stops waiting for it sets ``has_left``.
     """
 
     kind: Kind
@@ -113,7 +115,7 @@ class Job:
     on_result: Callable[[Any], None] = lambda result: None
     has_left: bool = False
     keeps_results: bool = True
-    """False: they are only told, so that an hour of speech that is streamed isn't in memory."""
+    """False: results are only passed to ``on_result``, so that an hour of streamed speech isn't kept in memory."""
     future: Future[list[Any]] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     results: list[Any] = field(default_factory=list)
@@ -122,20 +124,20 @@ class Job:
     _share: float = math.inf
 
     def __post_init__(self) -> None:
-        # From here on, only the worker ends it.
+        # From here on the future can't be cancelled; only the worker completes it.
         self.future.set_running_or_notify_cancel()
         self._share = math.inf if self.kind.first_share is None else self.kind.first_share
 
     def may_add(self, taken: int) -> bool:
-        """Return whether a batch that has ``taken`` parts of this job may have another, which is then read."""
+        """Return whether a batch with ``taken`` parts of this job may have another one, which is then read."""
         return taken < self._share and not self.kind.is_sequential and self.peek()
 
     def adapt_share(self, seconds: float) -> None:
-        """Change how many parts the next batch may have of this job, by the time that the last one took."""
+        """Change how many parts of this job the next batch may have, by the time that the last one took."""
         self._share = 2 * self._share if seconds < QUICK_SECONDS else max(1, self._share // 2)
 
     def peek(self) -> bool:
-        """Read the next part, and return whether there is one; an error ends the job."""
+        """Read the next part, unless it was read before, and return whether there is one; an error ends the job."""
         if not (self.is_over or self._next or self._is_read):
             try:
                 self._next = [next(self.parts)]
@@ -146,7 +148,7 @@ class Job:
         return bool(self._next) and not self.is_over
 
     def take(self) -> Any:
-        """Return the part that was read."""
+        """Return the part that ``peek`` has read."""
         return self._next.pop()
 
     @property
@@ -160,7 +162,7 @@ class Job:
             self.on_result(result)
 
     def end_if_done(self) -> None:
-        """Deliver the results once no part is left and all results are in."""
+        """Complete the future if no part is left. All parts taken so far must have their results."""
         if not self.peek() and not self.is_over:
             self.future.set_result(self.results)
 
@@ -191,7 +193,7 @@ class Worker:
         self.last: Computed | None = None
         self.changed = threading.Condition()
         self.is_closed, self.enough = False, 1
-        """``enough``: how many jobs the thread waits for; it isn't woken for fewer."""
+        """``enough`` is the number of jobs that the thread waits for; fewer don't wake it."""
         self.thread = threading.Thread(target=self._run, name=f"vaak serve {name}", daemon=True)
         self.thread.start()
 
@@ -202,7 +204,7 @@ class Worker:
                 self.changed.notify()
 
     def close(self) -> None:
-        """End the thread after the jobs that are there."""
+        """End the thread, once all submitted jobs are done."""
         with self.changed:
             self.is_closed = True
             self.changed.notify()
@@ -220,12 +222,12 @@ class Worker:
                 for job in alike:
                     job.end_if_done()
             except Exception as error:
-                # A bug of ours: the thread continues, or all later requests would wait for ever.
+                # This is a bug. The thread must continue, or all later requests would wait forever.
                 for job in alike:
                     job.fail(error)
 
     def _wait_for_jobs(self) -> list[Job] | None:
-        """Return jobs that may be computed together, the one that has waited longest first; None at the end."""
+        """Return jobs that may be computed together, the one that has waited longest first; None after ``close``."""
         with self.changed:
             while True:
                 self.jobs = [job for job in self.jobs if not job.is_over]
@@ -256,10 +258,11 @@ class Worker:
         return kind.compute_open is not None and self.size > 1
 
     def _compute_open(self, taken: list[tuple[Job, Any]]) -> tuple[list[tuple[Job, Any]], int]:
-        """Compute parts, and those that join them; return those that are left, and the number of steps to join at.
+        """Compute parts as an open batch, which others may join.
 
-        All are left where none can join, or it failed: then each is computed again without those that might have made
-        it fail.
+        Returns the parts that have no result afterwards, and the number of steps at which others could join. These are
+        all parts if the kind has no open batches; after an error they are the unfinished ones, which are recomputed
+        without the part that may have caused it.
         """
         kind = taken[0][0].kind
         if kind.compute_open is None or not self._is_open(kind):
@@ -275,7 +278,7 @@ class Worker:
         return batch.rest(), batch.num_asked
 
     def take_joining(self, key: Hashable, room: int) -> list[tuple[Job, Any]]:
-        """Return at most ``room`` parts of waiting jobs of a ``key``; none where jobs of another one wait, too."""
+        """Return at most ``room`` parts of waiting jobs with this ``key``; none while jobs with another key wait."""
         with self.changed:
             self.jobs = [job for job in self.jobs if not job.is_over]
             if any(job.kind.key != key for job in self.jobs):
@@ -291,7 +294,7 @@ class Worker:
         return [job for job in self.jobs if job.kind.key == first.kind.key]
 
     def _take_parts(self, alike: list[Job]) -> list[tuple[Job, Any]]:
-        """Return the parts of the next batch, with their jobs."""
+        """Return the parts of the next batch, each with its job."""
         ready = [job for job in alike if job.peek()]
         if not ready:
             return []
@@ -305,9 +308,9 @@ class Worker:
         return taken
 
     def _requeue(self, jobs: Mapping[Job, None], begun: float, num_steps: int) -> None:
-        """Put the jobs of a batch that was ``begun`` at a time after those that came while it was computed.
+        """Move the jobs of a batch, which started at ``begun``, behind those that arrived while it was computed.
 
-        ``num_steps``: those at which others might have joined it.
+        ``num_steps`` is the number of steps at which others could join it.
         """
         ended, first = time.monotonic(), next(iter(jobs))
         wait = (ended - begun) * min(WAITING_SHARE, 1 / max(1, num_steps))
@@ -318,10 +321,10 @@ class Worker:
             self.last = Computed(first.kind.key, len(self._alike(first)), ended, wait)
 
     def _compute(self, taken: list[tuple[Job, Any]]) -> None:
-        """Compute parts together; where that fails, each alone, so that the others don't suffer."""
+        """Compute parts together; after an error each alone, so that only the request that causes it fails."""
         self.metrics.count_batch(self.name, len(taken))
         kind, found = taken[0][0].kind, dict[int, Any]()
-        # A part, and the end of its source.
+        # Each part is a source with one item; twice as many, because the end of a source counts, too.
         batches = Batches(self.device, len(taken), ahead=2 * len(taken))
         try:
             with self.within(), self.alone():
@@ -350,7 +353,7 @@ class Worker:
 
 
 class _OpenBatch:
-    """The parts of a batch that others may join, each with its job."""
+    """The parts of a batch that others may join, with their jobs; an ``Intake``."""
 
     def __init__(self, worker: Worker, taken: list[tuple[Job, Any]]) -> None:
         self.worker, self.key = worker, taken[0][0].kind.key
@@ -360,7 +363,7 @@ class _OpenBatch:
         self._add(taken)
 
     def take(self, number: int) -> list[Any]:
-        """Return parts that came meanwhile, for a batch that still has a ``number`` of them."""
+        """Return parts that arrived in the meantime, for a batch that has ``number`` unfinished ones."""
         is_time = self.num_asked % JOINING_STEPS == 0
         self.num_asked += 1
         if not is_time or self.num_parts >= MOST_JOINING:
@@ -370,7 +373,7 @@ class _OpenBatch:
         return [part for _, part in found]
 
     def deliver(self, part: Any, result: Any) -> None:
-        """Deliver the result of a part: to its job, once that has none left in the batch, in the order of its parts."""
+        """Store the result of a part; once all parts of its job have results, pass them to the job in order."""
         self.results[id(part)] = result
         for job, parts in [*self.parts.items()]:
             if all(id(one) in self.results for one in parts):
@@ -380,7 +383,7 @@ class _OpenBatch:
                 job.end_if_done()
 
     def rest(self) -> list[tuple[Job, Any]]:
-        """Return the parts of jobs that have no results yet."""
+        """Return the parts of unfinished jobs, each with its job."""
         return [(job, part) for job, parts in self.parts.items() for part in parts]
 
     def _add(self, taken: list[tuple[Job, Any]]) -> None:

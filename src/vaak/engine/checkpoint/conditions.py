@@ -1,4 +1,4 @@
-"""The conditions that a run's bits depend on besides its state: the machine, versions, and how it computes."""
+"""The conditions other than its state that a run's bits depend on: the machine, versions, and how it computes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.precision import Precision, uses_tf32
 
 INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE")
-"""Environment variables by which libraries choose among the processor's instructions; torch says what it chose."""
+"""Environment variables that decide which of the processor's instructions libraries use; torch reports its choice."""
 
 OF_NCCL = (
     *("NCCL_ALGO", "NCCL_PROTO", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_TUNER_PLUGIN", "NCCL_NVLS_ENABLE"),
     *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_COLLNET_ENABLE"),
     *("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE", "NCCL_CROSS_NIC", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"),
 )
-"""Environment variables on which it depends in which order GPUs add up."""
+"""Environment variables that decide the order in which GPUs add up gradients."""
 MEANINGS = {
     "driver": "it compiles some kernels",
     "cudnn": "it may choose other kernels",
     **dict.fromkeys(("nccl", *OF_NCCL), "GPUs may add up gradients in another order"),
     **{name: one.meaning for name, one in UPDATE_CONDITIONS.items()},
 }
-"""The effect of changing a condition, where its name doesn't tell."""
+"""The effect of changing a condition, if its name isn't clear enough."""
 
 
 class Difference(NamedTuple):
-    """A condition that isn't what it was; None is one that wasn't there, or isn't any more."""
+    """A condition that changed; its value is None before it was added or after it was removed."""
 
     name: str
     before: Any
@@ -46,7 +46,7 @@ class Difference(NamedTuple):
 
 
 def conditions(config: TrainingConfig, precision: Precision, world_size: int) -> dict[str, Any]:
-    """The conditions by name; where all of them are the same, the same state gives the same bits."""
+    """Return the conditions by name; if all are the same, the same state gives the same bits."""
     device, performance = precision.device, config.performance
     on_gpu, sums_exactly = device.type == "cuda", config.distributed.reduction == "exact"
     by_nccl = on_gpu and world_size > 1 and config.distributed.backend != "gloo" and not sums_exactly
@@ -80,32 +80,32 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """The conditions that changed, as far as ``before`` has them: a checkpoint of an earlier version has fewer."""
-    return [one for name, value in now.items() if name in before for one in _compared(name, before[name], value)]
+    """Return the conditions that changed, if ``before`` has them: checkpoints of earlier versions have fewer."""
+    return [one for name, value in now.items() if name in before for one in _compare(name, before[name], value)]
 
 
 def unknown(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names of the conditions that there are and ``before`` doesn't say."""
+    """Return the names of the conditions that ``before`` doesn't record."""
     return [name for name, value in now.items() if name not in before and value not in (None, {})]
 
 
 def in_words(now: Mapping[str, Any]) -> str:
-    """The conditions in one line."""
+    """Return the conditions as one line."""
     shown = {name: f"{len(value)} known" if name == "packages" else value for name, value in now.items()}
     return ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, {}))
 
 
-def _compared(name: str, before: Any, now: Any) -> Iterator[Difference]:
+def _compare(name: str, before: Any, now: Any) -> Iterator[Difference]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for part in sorted(before.keys() | now.keys()):
-            yield from _compared(part, before.get(part), now.get(part))
+            yield from _compare(part, before.get(part), now.get(part))
     elif before != now:
         yield Difference(name, before, now)
 
 
 @cache
 def _processor() -> str | None:
-    """The name of the processor: libraries choose their kernels by it. None where the system doesn't say."""
+    """Return the name of the processor, by which libraries choose kernels; None if the system doesn't tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -3,16 +3,17 @@
     step-00001000/model.safetensors      parameters and buffers by name, tied tensors once
                   frozen.safetensors     those parameters that no optimizer trains, if any; on disk once for a run
                   optimizer.safetensors  moments by parameter name
-                  average.safetensors    the averaged weights, where training.ema keeps them
-                  loss.safetensors       parameters and buffers of losses, where they have some
-                  state.json             position, loss scale, what callbacks remember
-                  config.yml  prepared/  what opens it without its run (bundled_files.py)
-                  MANIFEST.json          size and SHA-256 of the others; who wrote it and why
+                  average.safetensors    averaged weights, with training.ema
+                  loss.safetensors       parameters and buffers of losses, if they have any
+                  state.json             position, loss scale, states of callbacks
+                  config.yml  prepared/  files with which it opens without its run (bundled_files.py)
+                  MANIFEST.json          size and SHA-256 of the others; the session that wrote it, and why
                   completed.json         state.json after the work that was due at this step (an evaluation)
 
-Nothing in it is code: safetensors and JSON only. It is written in the background, one in flight; a failure is raised at
-the next step. A process can be killed at any moment: the log is flushed, the checkpoint written under a temporary name,
-flushed, and renamed, then ``last`` and ``best`` point to it, and only then are superfluous ones removed.
+Nothing in it is code: state is stored as safetensors and JSON only. It is written in the background, one at a time; a
+failure is raised at the next step. The process may be killed at any moment: the log is flushed, the checkpoint is
+written under a temporary name, flushed and renamed, then ``last`` and ``best`` point to it, and only then are
+superfluous checkpoints removed.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ def save_checkpoint(
     about: dict[str, Any] | None = None,
     bundled_files: Mapping[str, str | Path] | None = None,
 ) -> Path:
-    """Write ``folder``/step-N completely or not at all and return it; an existing one is replaced.
+    """Write ``folder``/step-N, completely or not at all, and return its path; an existing one is replaced.
 
-    ``about`` goes into the manifest: facts about this checkpoint that are not part of the run's state.
-    ``bundled_files`` are further files by their path in it: texts, or files to copy, those that are still there.
+    ``about`` has further entries of the manifest, which are not part of the run's state. ``bundled_files`` are further
+    files by their path in the checkpoint: their text, or a file to copy, unless that is gone.
 
-    Raises CheckpointError where the disk is full or can't be written; existing files are unharmed.
+    Raises CheckpointError if the disk is full or can't be written; existing files are unchanged then.
     """
     folder = Path(folder)
     final = folder / step_folder(snapshot.step)
@@ -90,13 +91,13 @@ def save_checkpoint(
         ) from error
     finally:
         for _ in snapshot.chunks:
-            # Read to the end after an error, too: the other ranks give all of their parts.
+            # Read to the end, also after an error, because the other ranks send all of their parts.
             pass
     return final
 
 
 def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others: Mapping[str, str | Path]) -> None:
-    """The files of a checkpoint, flushed to the disk, the manifest last."""
+    """Write the files of a checkpoint and flush them to the disk, the manifest last."""
     tensors = tensor_files({part: getattr(snapshot, part) for part in TENSORS}, snapshot.frozen)
     for layout in snapshot.files:
         layout.write(folder, snapshot.chunks)
@@ -105,7 +106,7 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others
             save_file(own, folder / name)
     names = tuple(layout.name for layout in snapshot.files) or tuple(tensors)
     for name in names:
-        # flushed before they are hashed: the manifest vouches for bytes that survive a power cut
+        # Flushed before they are hashed, so that the manifest describes bytes that survive a power cut.
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
     written = write_bundled_files(folder, others)
@@ -113,20 +114,20 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others
     share_large(folder, listed)
     if FROZEN in names and not snapshot.base_is_enough:
         keep_second_copy(folder.parent, listed[FROZEN], folder / FROZEN)
-    # last: a checkpoint without a manifest counts as unfinished
+    # Last, because a checkpoint without a manifest counts as unfinished.
     write_manifest(folder, {"step": snapshot.step, **about}, listed)
 
 
 def complete_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Replace what a checkpoint says of the state, in one rename, by the state after what was due at its step.
+    """Add to a checkpoint, in one rename, the state after the scheduled work at its step, such as an evaluation.
 
-    Its tensors are the same. The hash of what is replaced is stored too, so that it can't belong to another checkpoint.
+    This replaces state.json, whose hash is stored, too, to show which checkpoint it belongs to; tensors are unchanged.
     """
     files.write_json(path / COMPLETED, {"state": state, "completes": files.hash_file(path / STATE)})
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint, completed if it was; a completion that can't be read leaves what was due pending."""
+    """Read the state of a checkpoint, after the work at its step if that was done; else that work is still pending."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         completed = files.read_json(path / COMPLETED)
         if completed["completes"] == files.hash_file(path / STATE):
@@ -137,7 +138,7 @@ def read_state(path: Path) -> dict[str, Any]:
 def verify(path: Path) -> None:
     """Raise CheckpointError unless every file of the state has the size and SHA-256 that the manifest gives.
 
-    Frozen weights may be in another copy (bundled_files.py); other bundled_files don't matter.
+    Frozen weights may be in another copy (bundled_files.py). Other bundled files aren't checked.
     """
     listed = listed_files(path)
     _require_state(path, listed)
@@ -145,9 +146,9 @@ def verify(path: Path) -> None:
 
 
 def restore_checkpoint(path: Path, run: Path, base: nn.Module) -> None:
-    """Verify a checkpoint that the run in a directory resumes from, and restore its bundled_files.
+    """Verify a checkpoint from which the run in directory ``run`` resumes, and restore its bundled files.
 
-    ``base`` is its model before any checkpoint is restored. Raises CheckpointError where it can't be resumed from.
+    ``base`` is the run's model before a checkpoint is restored. Raises CheckpointError if the state is damaged.
     """
     _require_state(path, listed_files(path))
     restore_bundled_files(path, run, base)
@@ -167,11 +168,12 @@ def _require_state(path: Path, listed: Mapping[str, Entry]) -> None:
 def load_checkpoint(
     path: str | Path, *, weights_only: bool = False, verify: bool = True, base: nn.Module | None = None
 ) -> Snapshot:
-    """The content of a checkpoint, its files mapped; ``verify`` compares their hashes first.
+    """Load a checkpoint, with its files memory-mapped; ``verify`` compares their hashes first.
 
-    Frozen weights that are damaged are read from another copy, or from ``base``, the model before it is restored.
+    With ``weights_only``, only the weights and their averages are loaded. Damaged frozen weights are read from another
+    copy, or taken from ``base``, the model before it is restored.
 
-    Raises CheckpointError where it is missing or damaged.
+    Raises CheckpointError if the checkpoint is missing or damaged.
     """
     path = Path(path)
     if not path.is_dir():
@@ -187,7 +189,7 @@ def load_checkpoint(
 
 
 def _read_snapshot(path: Path, parts: Sequence[str], *, verify: bool, base: nn.Module | None) -> Snapshot:
-    """``load_checkpoint`` of these parts; raises what the libraries raise."""
+    """Read these parts of a checkpoint; raises the errors of the libraries."""
     state, listed = read_state(path), listed_files(path)
     tensors: dict[str, Any] = {
         part: load_file(path / f"{part}.safetensors")
@@ -205,9 +207,9 @@ def _read_snapshot(path: Path, parts: Sequence[str], *, verify: bool, base: nn.M
 
 
 def find_latest_checkpoint(folder: str | Path) -> Path | None:
-    """The newest complete checkpoint, None if there are none; newer ones that are damaged are set aside.
+    """Return the newest complete checkpoint, None without any; set aside newer ones that are damaged.
 
-    Raises CheckpointError, with nothing changed, where every one is damaged.
+    Raises CheckpointError, and changes nothing, if all are damaged.
     """
     path, damaged = newest_whole(Path(folder))
     for newer, damage in damaged.items():
@@ -216,9 +218,9 @@ def find_latest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def newest_whole(folder: Path, check: Callable[[Path], None] = verify) -> tuple[Path | None, dict[Path, str]]:
-    """The newest complete checkpoint, None if there are none, and what is wrong with newer ones.
+    """Return the newest complete checkpoint, None without any, and the damage of newer ones by their path.
 
-    ``check`` raises CheckpointError for one that can't be used. Raises CheckpointError where every one is damaged.
+    ``check`` raises CheckpointError for one that can't be used. Raises CheckpointError if all are damaged.
     """
     damaged: dict[Path, str] = {}
     for path in reversed(list_checkpoints(folder)):
@@ -243,12 +245,12 @@ def set_aside_damaged(path: Path, damage: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Move a checkpoint out of the way, into set-aside/, under a name that is free."""
+    """Move a checkpoint into set-aside/, under a free name, and return its new path."""
     return path.rename(choose_set_aside_path(path))
 
 
 def choose_set_aside_path(path: Path) -> Path:
-    """Return where to set a checkpoint aside: a free name in set-aside/, which is made."""
+    """Return a free path in set-aside/, which is created, for a checkpoint."""
     folder = path.parent / SET_ASIDE
     folder.mkdir(exist_ok=True)
     number = 1
@@ -258,31 +260,32 @@ def choose_set_aside_path(path: Path) -> Path:
 
 
 def point(folder: Path, name: str, checkpoint: str) -> None:
-    """Make ``folder``/best or ``folder``/last hold the name of a checkpoint."""
+    """Write the name of a checkpoint to ``folder``/best or ``folder``/last."""
     files.write_text(folder / name, checkpoint + "\n")
 
 
 def pointed(folder: Path, name: str) -> Path | None:
-    """The checkpoint that best or last names, if it is there."""
+    """Return the checkpoint that best or last names; None if it doesn't exist."""
     try:
         target = folder / (folder / name).read_text().strip()
         return target if parse_step(target) is not None and target.parent == folder and target.is_dir() else None
     except (OSError, ValueError):
-        # No file, or no text.
+        # The file is missing, or isn't text.
         return None
 
 
 def warn_of_lost(folder: Path, name: str, instead: str) -> None:
     """Warn that best or last exists but doesn't name a checkpoint, and what is used ``instead``."""
     if (folder / name).exists() and pointed(folder, name) is None:
-        said = (folder / name).read_bytes()[:40].decode(errors="replace").strip() if (folder / name).is_file() else ""
-        log.warning("%s does not name a checkpoint there (it holds %r); %s", folder / name, said, instead)
+        text = (folder / name).read_bytes()[:40].decode(errors="replace").strip() if (folder / name).is_file() else ""
+        log.warning("%s does not name a checkpoint there (its content is %r); %s", folder / name, text, instead)
 
 
 def resolve_checkpoint(path: Path) -> Path:
-    """The checkpoint that a user means by a run, its checkpoints folder, best or last, or a checkpoint itself.
+    """Return the checkpoint that a user means by a run, its checkpoints folder, best or last, or a checkpoint.
 
-    A run stands for its best checkpoint, or its newest where none is marked best.
+    A run stands for its best checkpoint, or for its newest if none is marked as best. Raises CheckpointError if there
+    is no checkpoint.
     """
     if path.name in ("best", "last") and path.parent.is_dir():
         found = pointed(path.parent, path.name)
@@ -300,12 +303,13 @@ def resolve_checkpoint(path: Path) -> Path:
 
 
 class CheckpointWriter:
-    """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
+    """Writes snapshots into ``folder`` on a separate thread.
 
-    ``bundled_files`` are files copied into each checkpoint, by their path in it, so that it opens without the run.
+    ``session`` is the number of the run's session, which is recorded in each manifest. ``bundled_files`` are copied
+    into each checkpoint, by their path in it, so that it opens without the run.
 
-    Of those written periodically (or asked for) it keeps the newest ``total_limit``, and all at multiples of
-    ``keep_every`` steps; of those written only because they were the best, the best.
+    Of the checkpoints written periodically or on request, the newest ``total_limit`` are kept, and all at multiples of
+    ``keep_every`` steps; of those written only because they were the best, the last one.
     """
 
     def __init__(self, folder: Path, metrics: Path, total_limit: int | None, keep_every: int | None = None) -> None:
@@ -331,9 +335,9 @@ class CheckpointWriter:
         self._begin(lambda: self._write(snapshot, is_best, is_periodic))
 
     def give(self, snapshot: Snapshot) -> None:
-        """Begin to give rank 0, which writes them, this rank's parts; wait first for those of the one before.
+        """Begin to send this rank's parts to rank 0, which writes them; wait first for those of the last checkpoint.
 
-        Raises UserError where rank 0 has gone before it had those.
+        Raises UserError if rank 0 ended before it had received those.
         """
 
         def give() -> None:
@@ -351,26 +355,26 @@ class CheckpointWriter:
         try:
             thread.start()
         except RuntimeError:
-            # The system can't start another thread: do it here and now.
+            # The system can't start another thread, so this one does the work.
             work()
         else:
             self.thread = thread
 
     def wait(self) -> None:
-        """Wait for the checkpoint in flight."""
+        """Wait for the checkpoint that is being written."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
 
     def finish(self) -> None:
-        """Wait for the checkpoint in flight. Raises CheckpointError if it failed."""
+        """Wait for the checkpoint that is being written. Raises CheckpointError if that failed."""
         self.wait()
         self.raise_failure()
 
     def complete(self, step: int, state: dict[str, Any], is_best: bool) -> None:
-        """Add the state after what was due at a step to its checkpoint, once that is written, and mark the best.
+        """Add the state after the scheduled work at a step to its checkpoint, once that is written, and mark the best.
 
-        Raises CheckpointError where either can't be written.
+        Raises CheckpointError if either can't be written.
         """
         self.finish()
         path = self.folder / step_folder(step)
@@ -380,17 +384,17 @@ class CheckpointWriter:
             complete_checkpoint(path, state)
             if is_best:
                 point(self.folder, "best", path.name)
-                # The best before may be.
+                # The previous best may be superfluous now.
                 self.remove_superfluous()
         except OSError as error:
             raise CheckpointError(f"{path} can't be written: {error.strerror or error}") from error
         if path not in self.finished:
-            # The run resumed from this checkpoint: files due after it are new.
+            # The run resumed from this checkpoint, which has changed since.
             self.finished.append(path)
-        self._say_changed()
+        self._notify_change()
 
     def raise_failure(self) -> None:
-        """Raise what went wrong in the background, if anything did."""
+        """Raise the error of the background thread, if there was one."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
@@ -399,7 +403,7 @@ class CheckpointWriter:
         try:
             if self.metrics.exists():
                 files.sync_file(self.metrics)
-            # One that is written again stays periodic.
+            # A periodic checkpoint that is rewritten stays periodic.
             before = self.folder / step_folder(snapshot.step)
             about: dict[str, Any] = {"periodic": is_periodic or (before.is_dir() and _is_periodic(before))}
             if self.session is not None:
@@ -410,7 +414,7 @@ class CheckpointWriter:
                 point(self.folder, "best", path.name)
             self.remove_superfluous()
             self.finished.append(path)
-            self._say_changed()
+            self._notify_change()
         except CheckpointError as error:
             self.failure = error
         except OSError as error:
@@ -419,7 +423,7 @@ class CheckpointWriter:
             self.failure = error
 
     def remove_superfluous(self) -> None:
-        """Remove superfluous checkpoints; best and last stay at any age, and so does anything else in the folder."""
+        """Remove superfluous checkpoints, but never best, last, or anything else in the folder."""
         if self.total_limit is None:
             return
         whole = {parse_step(path) or 0: path for path in list_checkpoints(self.folder) if (path / MANIFEST).is_file()}
@@ -432,7 +436,7 @@ class CheckpointWriter:
             path.rename(hidden)
             shutil.rmtree(hidden, ignore_errors=True)
 
-    def _say_changed(self) -> None:
+    def _notify_change(self) -> None:
         if self.on_change is not None:
             self.on_change()
 
@@ -440,7 +444,7 @@ class CheckpointWriter:
 def choose_kept(
     periodic: Mapping[int, bool], total_limit: int, keep_every: int | None, named: Collection[int | None]
 ) -> set[int]:
-    """The steps of the checkpoints to keep: the newest periodic ones, those ``named``, and multiples of ``keep_every``.
+    """Return the steps to keep: of the newest periodic checkpoints, those ``named``, and multiples of ``keep_every``.
 
     >>> sorted(choose_kept({10: True, 20: False, 30: True, 40: True, 50: True}, 2, 30, {10}))
     [10, 30, 40, 50]
@@ -451,5 +455,5 @@ def choose_kept(
 
 
 def _is_periodic(path: Path) -> bool:
-    """Whether a checkpoint counts among the periodic ones: all do but those written only because they were the best."""
+    """Return whether a checkpoint counts as periodic: all do except those written only because they were the best."""
     return about_checkpoint(path).get("periodic") is not False

@@ -1,4 +1,4 @@
-"""How checkpoints are named, which folders are some, and the manifest of what each of their files must contain.
+"""Names of checkpoints, how to list them, and their manifests, which have the hash of every file.
 
 Doesn't import torch, so that listing runs is fast.
 """
@@ -18,12 +18,12 @@ STEP_FOLDER = re.compile(r"step-(\d{8,})")
 
 
 def step_folder(step: int) -> str:
-    """Name of the checkpoint of a step; names sort as steps do."""
+    """Return the name of the checkpoint of a step; names sort in the order of steps."""
     return f"step-{step:08d}"
 
 
 def parse_step(path: Path) -> int | None:
-    """The step of the checkpoint with this name, None for a name that isn't a checkpoint's (a user's copy of one).
+    """Return the step of the checkpoint with this name; None for other names, such as that of a user's copy.
 
     >>> parse_step(Path("step-00001000")), parse_step(Path("step-00001000-copy"))
     (1000, None)
@@ -33,12 +33,12 @@ def parse_step(path: Path) -> int | None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether a folder is a whole checkpoint, under any name."""
+    """Return whether a folder is a complete checkpoint, under any name."""
     return (path / MANIFEST).is_file()
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, oldest first; neither half-written nor set-aside ones."""
+    """Return the checkpoints in a folder, oldest first, without half-written ones and those that were set aside."""
     if not folder.is_dir():
         return []
     found = [(parse_step(path), path) for path in folder.iterdir() if path.is_dir()]
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
         return cls(file.stat().st_size, files.hash_file(file))
 
     def describes(self, file: Path) -> bool:
-        """Return whether a file is there, can be read, and has this content."""
+        """Return whether a file exists, can be read, and has this content."""
         try:
             return file.is_file() and file.stat().st_size == self.size and files.hash_file(file) == self.sha256
         except OSError:
@@ -65,13 +65,13 @@ class Entry(NamedTuple):
 
 
 def write_manifest(folder: Path, about: dict[str, Any], listed: dict[str, Entry]) -> None:
-    """Write a manifest, which says that the checkpoint is complete; ``about`` are further facts."""
+    """Write a manifest, which marks the checkpoint as complete; ``about`` has further entries."""
     entries = {name: {"bytes": entry.size, "sha256": entry.sha256} for name, entry in listed.items()}
     files.write_json(folder / MANIFEST, {"format": MANIFEST_FORMAT, **about, "files": entries})
 
 
 def about_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint's manifest; empty where it can't be read."""
+    """Return the content of a checkpoint's manifest; empty if it can't be read."""
     try:
         manifest = files.read_json(path / MANIFEST)
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def about_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def listed_files(path: Path) -> dict[str, Entry]:
-    """The files of a checkpoint, by their paths in it. Raises CheckpointError where its manifest can't be read."""
+    """Return the files of a checkpoint, by their paths in it. Raises CheckpointError if its manifest can't be read."""
     try:
         manifest = files.read_json(path / MANIFEST)
         if (written := int(manifest.get("format", MANIFEST_FORMAT))) > MANIFEST_FORMAT:
@@ -95,7 +95,7 @@ def listed_files(path: Path) -> dict[str, Entry]:
 
 
 def parse_listed(manifest: Any) -> dict[str, Entry]:
-    """The files that a manifest lists. Raises ValueError, KeyError, TypeError and the like for what isn't one."""
+    """Return the files that a manifest lists. Raises ValueError, KeyError, TypeError and the like if it isn't valid."""
     return {
         files.inside(name): Entry(int(about["bytes"]), str(about["sha256"]))
         for name, about in manifest["files"].items()

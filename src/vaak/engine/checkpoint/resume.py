@@ -1,14 +1,15 @@
-"""Resuming from a checkpoint: which one, under which promises, and what becomes of what the run wrote after it.
+"""Resume from a checkpoint: find it, restore it, and put away what the run wrote after it.
 
-Same draws (batches, order, random numbers) hold always; same bits where machine, versions, threads, ranks and compile
-mode are those that the checkpoint was made under. Only what a kill leaves is deleted: log lines beyond the newest
-checkpoint, which come again. All else is set aside:
+A resumed run always has the same draws (batches, order, random numbers). It has the same bits if the machine, versions,
+threads, ranks and compile mode are those of the checkpoint. After a kill, log lines beyond the newest checkpoint are
+deleted, because the run will write them again. Everything else is set aside:
 
-    RUN/set-aside/0001/    metrics.jsonl, complete; journals; pictures
-    CHECKPOINTS/set-aside/step-00001000.1/    and asides.json: which of those folders has its log, and after which step
-                                              the run took another way
+    RUN/set-aside/0001/                       metrics.jsonl, complete; journals; pictures
+    CHECKPOINTS/set-aside/step-00001000.1/    a checkpoint
+    CHECKPOINTS/set-aside/asides.json         for each of these checkpoints: the folder in RUN/set-aside that has its
+                                              log, and the step after which the run took another way
 
-A kill in the middle leaves a run that can be resumed: checkpoints go first, then the log that belongs to those left.
+The order makes a kill in between harmless: checkpoints are moved first, then the log that belongs to the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ METRICS_FILE, RECORDS = "metrics.jsonl", "asides.json"
 
 
 class RunHistory:
-    """The files that a run has written so far: its log, its checkpoints and its ``pictures``; on the main process."""
+    """The files that a run has written so far: its log, checkpoints and pictures. For the main process only."""
 
     def __init__(self, saving: Checkpointer, pictures: Pictures) -> None:
         self.position, self.pictures = saving.state.position, pictures
@@ -47,19 +48,19 @@ class RunHistory:
         self.backup = set_aside / f"{max(numbers, default=0) + 1:04d}"
 
     def forget(self) -> None:
-        """Start without a past: files of an earlier start are set aside."""
+        """Set aside the files of an earlier start, for a run that starts from step 0."""
         if left := self._set_aside_all():
             log.warning(
                 "the run starts from step 0: %s of an earlier start is set aside in %s", ", ".join(left), self.backup
             )
 
     def cut(self, snapshot: Snapshot) -> None:
-        """After a kill: delete the lines and pictures beyond the newest checkpoint."""
+        """Delete log lines and pictures beyond the newest checkpoint, after a kill."""
         self._truncate(snapshot)
         self.pictures.cut(self._last_shown())
 
     def go_back(self, snapshot: Snapshot) -> None:
-        """Go back to an earlier checkpoint of the run: later files are set aside."""
+        """Set aside the files that are later than an earlier checkpoint, to which the run goes back."""
         later = [path for path in list_checkpoints(self.checkpoints) if _step(path) > snapshot.step]
         if later or _size(self.metrics) > snapshot.state["metrics_bytes"]:
             self._copy_log()
@@ -68,7 +69,7 @@ class RunHistory:
         self.pictures.cut(self._last_shown(), self.backup / "pictures")
 
     def bring_back(self, path: Path, snapshot: Snapshot) -> None:
-        """Return to a checkpoint that was set aside: it and its log replace everything that isn't of its past."""
+        """Return to a checkpoint that was set aside: it and its log replace everything that isn't part of its past."""
         records = _read_records(path.parent)
         own = records.get(path.name)
         since = [] if own is None else [one["after"] for one in records.values() if one["in"] >= own["in"]]
@@ -82,13 +83,13 @@ class RunHistory:
         self.pictures.cut(-1, self.backup / "pictures")
 
     def replace(self) -> None:
-        """Set everything here aside, for a checkpoint of another run."""
+        """Set aside everything in the run directory, before a checkpoint of another run is used."""
         self._copy_log()
         self._set_aside(list_checkpoints(self.checkpoints), 0)
         self._set_aside_all()
 
     def _set_aside_all(self) -> list[str]:
-        """Move the log, the journals and the pictures; return the names of the files."""
+        """Set aside the log, the journals and the pictures; return the names of the files."""
         left = [file for file in (self.metrics, *journal_files(self.directory, *JOURNALS)) if _size(file)]
         for file in left:
             self.backup.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,7 @@ class RunHistory:
     def _set_aside(self, paths: list[Path], after: int) -> None:
         """Move checkpoints into set-aside/, the newest first; the run takes another way ``after`` this step."""
         for path in reversed(paths):
-            log.warning("%s is from after the checkpoint that this run resumes from: it is set aside", path)
+            log.warning("%s is set aside: it is later than the checkpoint from which this run resumes", path)
             self.backup.mkdir(parents=True, exist_ok=True)
             target = checkpoint.choose_set_aside_path(path)
             known = _read_records(target.parent)
@@ -121,12 +122,12 @@ class RunHistory:
                 file.truncate(min(_size(self.metrics), snapshot.state["metrics_bytes"]))
 
     def _last_shown(self) -> int:
-        """The step of the last pictures that stay; an evaluation that is still due draws its own."""
+        """Return the step of the last pictures that stay; an evaluation that is still due draws its own."""
         return self.position.step - self.position.schedule_pending
 
 
 def _read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """The records of the checkpoints that were set aside, by name."""
+    """Return the records of checkpoints that were set aside, by name; empty if they can't be read."""
     try:
         found = files.read_json(folder / RECORDS)
         return {name: {"in": Path(one["in"]).name, "after": int(one["after"])} for name, one in found.items()}
@@ -150,11 +151,12 @@ NOT_SAVED = -1
 
 
 def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, source: str) -> bool:
-    """Put the run where a checkpoint was made; ``auto`` is the newest complete one of its directory, if any.
+    """Resume a run from the checkpoint ``source``, or with ``auto`` from the newest complete one of its directory.
 
-    The main process finds and verifies it, and tells the others. Until it was restored, the run stays unchanged.
-    ``reference`` is that of a task of the user's own. Returns whether there was a checkpoint. Raises CheckpointError
-    where it is from another model or other data.
+    The main process finds and verifies the checkpoint, and tells the others. The run directory stays unchanged until
+    the checkpoint is restored. ``reference`` is that of a user's own task.
+
+    Returns whether there was a checkpoint. Raises CheckpointError if it is from another model or other data.
     """
     ranks, folder = saving.ranks, saving.writer.folder
     found = ranks.run_on_main(lambda: _find(saving, source))
@@ -168,11 +170,11 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
     snapshot = checkpoint.load_checkpoint(path, verify=False)
     changes = require_resumable(saving.configuration, reference, snapshot.state.get("configuration"), path)
     is_own = path.resolve().parent in (folder.resolve(), _find_set_aside(folder))
-    # What is noted here of steps (how microbatches were divided, say) isn't of the run that the checkpoint is from.
+    # The journals of this run say nothing about the steps of the run that the checkpoint is from.
     if not is_own:
         _forget_journals(saving)
     saving.restore(snapshot, path)
-    # It is saved elsewhere: here, its step has no checkpoint yet.
+    # The run directory has no checkpoint of this step yet.
     if not is_own:
         saving.saved_step = NOT_SAVED
     ranks.run_on_main(lambda: _put_in_order(saving, pictures, source, found, snapshot))
@@ -188,9 +190,9 @@ def start_fresh(saving: Checkpointer, pictures: Pictures) -> None:
 
 
 def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
-    """Return the checkpoint that is meant, verified: path, step, manifest's hash, and what is wrong with newer ones.
+    """Find and verify the checkpoint: return its path, step and hash of its manifest, and the damage of newer ones.
 
-    What is damaged of its bundled_files is restored: nothing else of the run changes.
+    Its damaged bundled files are restored; nothing else in the run changes. None if ``auto`` finds no checkpoint.
     """
     folder = saving.writer.folder
     remove_leftovers(folder)
@@ -201,7 +203,7 @@ def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
     damaged: dict[Path, str] = {}
     path: Path | None
     if source == "auto":
-        # damage at the newest costs some steps, not the run; a checkpoint named by the user has no substitute
+        # Instead of a damaged one, auto uses the one before; a checkpoint that the user names has no substitute.
         path, damaged = checkpoint.newest_whole(folder, check)
     else:
         path = checkpoint.resolve_checkpoint(Path(source))
@@ -212,14 +214,14 @@ def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
     return {
         "path": str(path),
         "step": step,
-        # other ranks compare it: over a network file system they might see another checkpoint of the name
+        # Other ranks compare it, since they might see another checkpoint of this name over a network file system.
         "manifest": hash_file(path / MANIFEST),
         "damaged": {str(newer): damage for newer, damage in damaged.items()},
     }
 
 
 def _require_seen(ranks: Ranks, found: dict[str, Any]) -> None:
-    """Raises UserError on all ranks where one of them doesn't see the very checkpoint that the main process found."""
+    """Raise UserError on all ranks if one of them doesn't see the same checkpoint as the main process."""
     manifest = Path(found["path"]) / MANIFEST
     sees = manifest.is_file() and hash_file(manifest) == found["manifest"]
     blind = [rank for rank, one_sees in enumerate(ranks.gather(sees)) if not one_sees]
@@ -231,7 +233,7 @@ def _require_seen(ranks: Ranks, found: dict[str, Any]) -> None:
 
 
 def _forget_journals(saving: Checkpointer) -> None:
-    """Ignore the skipped examples and the splits that were written down before."""
+    """Ignore the skipped examples and the chunk rules in the journals."""
     saving.data.forget_skipped()
     saving.state.chunk_rules.forget()
 
@@ -239,7 +241,10 @@ def _forget_journals(saving: Checkpointer) -> None:
 def _put_in_order(
     saving: Checkpointer, pictures: Pictures, source: str, found: dict[str, Any], snapshot: Snapshot
 ) -> None:
-    """Make the run directory end at this checkpoint, which was restored; say where the run resumes."""
+    """Make the run directory end at the restored checkpoint: set later files aside and update best and last.
+
+    Raises CheckpointError if the directory can't be written.
+    """
     path, folder, past = Path(found["path"]), saving.writer.folder, RunHistory(saving, pictures)
     try:
         for newer, damage in found["damaged"].items():
@@ -256,14 +261,14 @@ def _put_in_order(
             past.go_back(snapshot)
         _point(folder, "last", snapshot.step)
         _point(folder, "best", saving.state.best.step)
-        # A run killed while it did so at its end has no save to come.
+        # A kill may have interrupted this after the last save, after which nothing else would do it.
         saving.writer.remove_superfluous()
     except OSError as error:
         raise CheckpointError(f"{saving.directory} can't be written: {error.strerror or error}") from error
 
 
 def _point(folder: Path, name: str, step: int | None) -> None:
-    """Have best or last name the checkpoint of a step; where it isn't here, nothing."""
+    """Make best or last name the checkpoint of a step; remove the pointer if that checkpoint isn't here."""
     if step is not None and (folder / step_folder(step)).is_dir():
         checkpoint.point(folder, name, step_folder(step))
     else:
@@ -277,10 +282,9 @@ def _find_set_aside(folder: Path) -> Path:
 def require_resumable(
     configuration: Mapping[str, Any], reference: str | None, before: Mapping[str, Any] | None, path: Path
 ) -> list[Change]:
-    """How a configuration differs from ``before``, that of the checkpoint ``path``; nothing where one isn't known.
+    """Return how a configuration differs from ``before``, that of the checkpoint ``path``; empty if one is unknown.
 
-    ``reference`` is that of a task of the user's own. Raises CheckpointError with all the options that a resume can't
-    change.
+    ``reference`` is that of a user's own task. Raises CheckpointError with all changes that a resume can't make.
     """
     if not before or not configuration:
         return []
@@ -289,13 +293,13 @@ def require_resumable(
         raise CheckpointError(
             f"{path} is from a run with other options, which can't change on resume: "
             f"{'; '.join(map(str, refused))}; restore them, or start a new run "
-            f"(training.checkpoint.init_from={path} takes over its weights)"
+            f"(with training.checkpoint.init_from={path} it starts from these weights)"
         )
     return changes
 
 
 def _log_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Change], path: Path) -> None:
-    """Log what is the same as in an uninterrupted run (draws, bits), and why something isn't."""
+    """Log whether draws and bits will be those of an uninterrupted run, or why not."""
     for change in of_class(changes, "converts"):
         log.warning("resuming from %s with other batches from here on: %s", path, change)
     for change in of_class(changes, "other numbers"):
@@ -304,17 +308,17 @@ def _log_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Chan
         f"{name} {then} -> {value}" + (f": {MEANINGS[name]}" if name in MEANINGS else "")
         for name, then, value in differences(before, now)
     ]
-    unsaid = ", ".join(unknown(before, now))
+    unrecorded = ", ".join(unknown(before, now))
     if of_class(changes, "converts") or of_class(changes, "other numbers"):
-        log.info("resuming from %s; the steps to come are not those of an uninterrupted run", path)
+        log.info("resuming from %s; the coming steps are not those of an uninterrupted run", path)
     elif others:
         log.warning("resuming from %s: same draws, bits equal to rounding only (%s)", path, "; ".join(others))
-    elif unsaid:
+    elif unrecorded:
         log.warning(
-            "resuming from %s: same draws; the bits are the same if these are: %s (an earlier version of Vaak, which "
-            "made this checkpoint, didn't write them down)",
+            "resuming from %s: same draws; the bits are the same if these are: %s (the earlier version of Vaak that "
+            "made this checkpoint didn't record them)",
             path,
-            unsaid,
+            unrecorded,
         )
     else:
         log.info("resuming from %s: same draws, same bits (%s)", path, in_words(now))

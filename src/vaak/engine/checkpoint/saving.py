@@ -1,8 +1,8 @@
-"""When a run is saved, and what a checkpoint records of it.
+"""Save and restore a run's state, with the conditions and the place in the data that go with it.
 
-Checkpoints are made at the boundary of a step and written in the background. When evaluations and checkpoints are due
-is a function of the position only. Recorded with the state are the conditions that bits depend on besides it
-(conditions.py) and the place in the data, which other batches may change (place.py).
+Checkpoints are made at the boundary of a step and written in the background. Whether evaluations and checkpoints are
+due depends only on the position. Besides the state, a checkpoint records the other conditions that bits depend on
+(conditions.py), and the place in the data, which is converted if a resumed run has other batches (place.py).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger("vaak")
 
 
 class Checkpointer:
-    """Takes snapshots of ``state`` with the circumstances they were made under; on the main process, writes them.
+    """Takes snapshots of ``state`` and its circumstances, and writes them on the main process.
 
-    ``saved_step`` is the step of the newest one in the run's folder, ``last_save`` the time when it was made.
-
-    They go to ``directory``, at the steps that ``config`` sets; ``data`` is the training data, ``precision`` the run's.
+    ``saved_step`` is the step of the newest checkpoint in the run directory, and ``last_save`` the time when it was
+    made, on the clock of ``time.monotonic``. ``directory`` is the run directory, ``config`` says how many checkpoints
+    are kept, ``data`` are the training data, and ``precision`` is the run's.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Checkpointer:
         self.saved_step, self.last_save = 0, time.monotonic()
         options = config.checkpoint
         self.base_is_enough = options.init_from is None or _all_match(state.frozen, options.init_except)
-        """Whether frozen weights are those of the model as its task makes it: then checkpoints need no second copy."""
+        """Whether the task makes its model with the same frozen weights, so that checkpoints need no second copy."""
         self._before_schedule: dict[str, Any] | None = None
 
     @property
@@ -65,8 +65,8 @@ class Checkpointer:
         return self.state.best.step == self.state.position.step
 
     def save(self, is_periodic: bool = True) -> None:
-        """Copy the state and begin to write it; ``is_periodic`` is False where that is only for being the best."""
-        # A state that ranks don't share isn't saved on the way out either.
+        """Copy the state and begin to write it; ``is_periodic`` is False for one saved only because it is the best."""
+        # Set before comparing: a state that differs between ranks must not be saved on the way out either.
         self.saved_step = self.state.position.step
         self.compare(f"the state after step {self.saved_step} is not the same on all processes")
         self._write(self.snapshot, self.is_best, is_periodic)
@@ -82,17 +82,17 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def keep_state_before_schedule(self) -> Iterator[None]:
-        """Where what is scheduled at this boundary, done within this context, fails: save the state before it.
+        """Within this context, an error saves the state from before it, and not the present one.
 
-        An evaluation that has changed rates and patience would change them again when the resumed run repeats it. No
-        tensor is changed by what is due.
+        Evaluations and other scheduled work belong in this context. They change no tensors, but learning rates and
+        patience, and would change these twice when the resumed run repeats them.
         """
         self._before_schedule = self.state.values() | self._circumstances()
         yield
         self._before_schedule = None
 
     def compare(self, what: str) -> None:
-        """Raise UserError, naming a rank and what differs on it, where ranks don't hold the same data and state."""
+        """Raise UserError, naming a rank and what differs on it, if ranks don't have the same data and state."""
         if self.ranks.world_size > 1:
             own = self.state.model.state_dict().items()
             weights = weights_fingerprint({name: tensor for name, tensor in own if not is_sharded(tensor)})
@@ -102,16 +102,16 @@ class Checkpointer:
             self.ranks.compare(what, found, advice)
 
     def complete(self) -> None:
-        """Add to the checkpoint of this boundary what was due here and done since: it changed no tensor."""
+        """Add the state after the scheduled work at this boundary, which changed no tensors, to its checkpoint."""
         values = self._values(self.state.values())
         if self.ranks.is_main:
             self.writer.complete(self.state.position.step, values, self.is_best)
 
     def save_after(self, error: Exception) -> None:
-        """Write what was reached before an error, unless it is saved, or the weights were being updated.
+        """Write the state reached before an error, unless it is saved already, or weights were being updated.
 
-        Each process comes here by itself, or not at all: it meets no other, so a state that is divided is not saved;
-        the log names the checkpoint from which the run will resume.
+        Ranks can't communicate here, because others may not have failed. So a state that is divided over ranks isn't
+        saved; the log names the checkpoint from which the run will resume.
         """
         if self.is_divided:
             self.writer.wait()
@@ -135,16 +135,16 @@ class Checkpointer:
             self._write(snapshot, self.is_best and before is None, is_periodic=True)
             self.writer.finish()
         except Exception as another:
-            # It must not hide the first.
+            # A second error must not hide the first.
             error.add_note(f"and the state reached can't be saved: {another}")
         else:
             if self.ranks.is_main:
                 log.info("step %d, which was reached before the error, is saved", self.state.position.step)
 
     def newly_written(self) -> int:
-        """The step of the oldest complete checkpoint that was not reported yet; 0 if there is none.
+        """Return the step of the oldest complete checkpoint that wasn't reported yet; 0 without one.
 
-        One that the limit has removed since is not reported.
+        Checkpoints that have been removed since are skipped.
         """
         while self.writer.finished:
             path = self.writer.finished.pop(0)
@@ -153,9 +153,10 @@ class Checkpointer:
         return 0
 
     def snapshot(self) -> Snapshot:
-        """The whole state at this boundary, copied, and the circumstances it was reached under.
+        """Return a copy of the whole state at this boundary, with its circumstances.
 
-        Where it is divided over ranks, every rank calls it, and rank 0 gets it; of ``fsdp``, by ``chunks``.
+        If the state is divided over ranks, every rank has to call this, and rank 0 gets the whole; with ``fsdp``
+        piece by piece, through ``chunks``.
         """
         if self.state.is_sharded:
             with self.ranks.naming_lost_ranks():
@@ -163,7 +164,7 @@ class Checkpointer:
         elif self.ranks.is_main or not self.is_divided:
             snapshot = self.state.snapshot()
         else:
-            # What it alone remembers: the live tensors, each of which is copied when it is sent.
+            # The optimizer state that only this rank has: live tensors, each of which is copied when it is sent.
             own = self.state.tensors()["optimizer"]
             snapshot = Snapshot(self.state.position.step, {}, own, self.state.values())
         snapshot.state = self._values(snapshot.state)
@@ -174,11 +175,11 @@ class Checkpointer:
 
     @cached_property
     def _gathering(self) -> Gathering:
-        """Gathers the parts of all ranks, each of which makes it when it first saves."""
+        """Gathers the parts of all ranks; made on every rank at its first save."""
         return Gathering(self.ranks, self.config.distributed)
 
     def _values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """All of a state that isn't a tensor, of every rank, and the circumstances."""
+        """Return everything in the state of all ranks that isn't a tensor, with the circumstances."""
         if self.is_divided and "optimizer" in values:
             values = values | {"optimizer": of_all_ranks(self.ranks.gather(values["optimizer"]))}
         return values | self._circumstances()
@@ -194,33 +195,33 @@ class Checkpointer:
         }
 
     def conditions(self) -> dict[str, Any]:
-        """Return the conditions, besides its state, on which the bits of this run depend."""
+        """Return the conditions other than the state on which the bits of this run depend, such as versions."""
         return conditions(self.config, self.precision, self.ranks.world_size)
 
     def require_valid_journals(self) -> None:
-        """Raises UserError where what was written down of the run can't be read, and isn't forgotten."""
+        """Raise UserError if a journal of the run, which a resume has to follow, can't be read."""
         for journal in (self.data.skipped.journal, self.state.chunk_rules.journal):
             if journal.problem is not None:
                 raise UserError(
-                    f"{journal.problem}; the run follows what is written there: restore the file from a copy, or "
-                    "delete the line, and the run may differ from the one before"
+                    f"{journal.problem}; the run depends on this file: restore it from a copy, or delete the line, "
+                    "after which the run may differ from before"
                 )
 
     def _plan_kind(self) -> PlanKind:
         return PlanKind(self.data.plan_fingerprint, self.data.fixed_rows, self.data.epoch_size)
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
-        """Make the state that of a snapshot, at the same place in the data.
+        """Restore the state of a snapshot, at the same place in the data.
 
-        Raises CheckpointError where it is from another model or other data, or where other batches have no such
-        position, and UserError for a journal that can't be read.
+        Raises CheckpointError if it is from another model or other data, or if the place can't be converted to the
+        batches of this run, and UserError for a journal that can't be read.
         """
         self.require_valid_journals()
         data = snapshot.state["data"]
         if "plan" in snapshot.state:
             plan = PlanKind(**snapshot.state["plan"])
         else:
-            # Earlier versions wrote the hashes of both as one text.
+            # Earlier versions wrote the hashes of the data and the plan as one text.
             data, _, digest = data.rpartition(" ")
             plan = PlanKind(digest, None, 0)
         if data != self.data.fingerprint:
@@ -241,14 +242,14 @@ class Checkpointer:
 
 
 def _equal(own: torch.Tensor, saved: torch.Tensor) -> bool:
-    """Return whether what this rank has of a tensor is what was saved of it."""
+    """Return whether this rank's part of a tensor equals the same part of the saved one."""
     if is_sharded(own):
         own, saved = local(own), local(slice_for_rank(saved, own))
     return own.dtype == saved.dtype and torch.equal(own.cpu(), saved.cpu())
 
 
 def _all_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Return whether each name has one of the patterns; not where one is invalid, which is reported elsewhere."""
+    """Return whether each name matches a pattern; False for invalid patterns, which are reported elsewhere."""
     try:
         compiled = [re.compile(pattern) for pattern in patterns]
     except re.error:
