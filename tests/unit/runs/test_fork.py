@@ -137,7 +137,7 @@ def test_a_fork_that_was_killed_says_how_to_finish_it_and_is_finished_by_the_sam
     assert code == 2
     command = f"vaak fork {run.resolve()} --step 7 --run-dir {tmp_path / 'fork'} training.optimizer.lr=5e-3"
     assert f"an unfinished fork; finish it: {command}\n" in err
-    with pytest.raises(UserError, match="wasn't finished; finish it: vaak fork"):
+    with pytest.raises(UserError, match="is an unfinished fork; finish it: vaak fork"):
         fork_run(run, 7, tmp_path / "fork", ("training.optimizer.lr=6e-3",))
     code, _, err = vaak(*command.split()[1:])
     assert code == 0, err
@@ -168,4 +168,4 @@ def test_a_damaged_checkpoint_that_is_passed_over_is_named(run: Path, tmp_path: 
     (newest / "model.safetensors").write_bytes(b"damaged")
     fork_run(run, 8, tmp_path / "fork")
     assert f"{newest} is damaged" in caplog.text
-    assert "an earlier checkpoint is taken" in caplog.text
+    assert "using an earlier checkpoint" in caplog.text
