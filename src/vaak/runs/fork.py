@@ -124,7 +124,7 @@ def _require_own_fork(directory: Path, finish: str) -> bool:
         raise UserError(f"{directory} is an unfinished fork; finish it: {begun}; or give another --run-dir")
     if begun is None and (holds_a_run(directory) or (directory / "config.yml").exists()):
         raise UserError(
-            f"{directory} already has a run; resume it: {command_to_go_on(directory)}; or give another --run-dir"
+            f"{directory} already holds a run; resume it: {command_to_go_on(directory)}; or give another --run-dir"
         )
     return begun is not None
 

@@ -193,7 +193,7 @@ def prepare(loaded: Loaded) -> Path:
         return _prepared_in_cache(loaded, Path(cache))
     if holds_a_run(directory) and experiment.training.checkpoint.resume is None:
         raise UserError(
-            f"{directory} has a run, which keeps the data that it was trained with; give a folder for new ones with "
+            f"{directory} holds a run, which keeps the data that it was trained with; give a folder for new ones with "
             "--output (data.cache_dir), or another name="
         )
     ranks = start_ranks(experiment.training)

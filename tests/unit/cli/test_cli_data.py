@@ -109,7 +109,7 @@ def test_data_that_changed_are_prepared_next_to_the_run_that_has_others(vaak, tm
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
     code, out, errors = vaak("data", "preprocess", *options)
     assert code == 2
-    assert "has a run, which keeps the data that it was trained with; give a folder" in errors
+    assert "holds a run, which keeps the data that it was trained with; give a folder" in errors
 
 
 def test_preprocess_with_the_research_kits_options(vaak, tmp_path, monkeypatch):

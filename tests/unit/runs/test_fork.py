@@ -85,7 +85,7 @@ def test_what_cannot_be_forked_writes_nothing(run: Path, tmp_path: Path):
     (tmp_path / "there" / "config.yml").write_text("task: lm\n")
     for step, directory, overrides, said in (
         (9, "new", (), "has not reached step 9"),
-        (4, "there", (), "already has a run"),
+        (4, "there", (), "already holds a run"),
         (4, "new", ("model.d_model=64",), "model.d_model was 32, is 64"),
         (4, "new", ("model.d_modle=64",), "d_modle"),
     ):
@@ -145,7 +145,7 @@ def test_a_fork_that_was_killed_says_how_to_finish_it_and_is_finished_by_the_sam
     trained_on(whole, vaak, "training.optimizer.lr=5e-3")
     assert history(tmp_path / "fork") == history(whole)
     assert "finish" not in read_json(tmp_path / "fork" / "run.json")["parent"]
-    with pytest.raises(UserError, match="already has a run; resume it: vaak train"):
+    with pytest.raises(UserError, match="already holds a run; resume it: vaak train"):
         fork_run(run, 7, tmp_path / "fork", ("training.optimizer.lr=5e-3",))
 
 
