@@ -393,7 +393,7 @@ def traced_step() -> TracedStep:
             elif report.step == 6:
                 sys.settrace(before)
 
-    read_ahead, loader.READ_AHEAD_SECONDS = loader.READ_AHEAD_SECONDS, 0.0  # each step reads its own data
+    read_ahead, loader.BURST_SECONDS = loader.BURST_SECONDS, 0.0  # each step reads its own data
     try:
         with tempfile.TemporaryDirectory() as folder:
             loaded = load([ROOT / "configs/quickstart.yml"], [one.format(folder=folder) for one in TINY])
@@ -401,7 +401,7 @@ def traced_step() -> TracedStep:
                 trainer.callbacks.append(Watch())
                 trainer.fit()
     finally:
-        loader.READ_AHEAD_SECONDS = read_ahead
+        loader.BURST_SECONDS = read_ahead
         sys.settrace(before)
     return step
 
