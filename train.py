@@ -3,7 +3,7 @@
 The same as ``vaak train FILE``; see ``python train.py --help``.
 """
 
-from vaak.cli.main import guarded
+from vaak.cli.main import exit_on_error
 from vaak.compat.unified_parser import parse_arguments
 
 
@@ -17,4 +17,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    exit_on_error(main)
