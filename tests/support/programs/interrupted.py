@@ -24,7 +24,7 @@ import torch
 import all_rooms  # noqa: F401 # before those that it finds
 import ptrace
 from toy import toy_trainer
-from vaak.cli.main import guarded
+from vaak.cli.main import exit_on_error
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.files import remove_leftovers
@@ -76,7 +76,7 @@ def go_on_training(run: Path) -> None:
     """Train the toy run to its fourth step as the command would."""
     trainer = toy_trainer(run, max_steps=4, **SAVING)
     trainer.resume("auto")
-    guarded(trainer.fit)
+    exit_on_error(trainer.fit)
 
 
 SCENARIOS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from vaak.cli.main import guarded
+from vaak.cli.main import exit_on_error
 from vaak.cli.streams import shown_safely
 from vaak.core import console as terminal
 from vaak.core import progress as progress_of_work
@@ -174,7 +174,7 @@ def test_what_others_wrote_controls_no_terminal(how: str, monkeypatch: pytest.Mo
 
 def with_exit_code(run: Callable[[], object]) -> None:
     with contextlib.suppress(SystemExit):
-        guarded(run)
+        exit_on_error(run)
 
 
 def test_what_is_piped_keeps_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
