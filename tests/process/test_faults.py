@@ -103,7 +103,7 @@ def test_a_killed_worker_ends_the_run_with_a_clear_line(start: Callable[..., Com
     os.kill(workers[0], signal.SIGKILL)
     ended = command.wait(60)
     assert ended.status == 2, ended.errors
-    said = [line for line in ended.errors.splitlines() if line.startswith("a process that loads data was killed")]
+    said = [line for line in ended.errors.splitlines() if line.startswith("a data loader worker was killed")]
     assert len(said) == 1, ended.errors
     assert "--resume auto" in said[0]
     assert json.loads((run / "status.json").read_text())["state"] == "failed"

@@ -228,7 +228,7 @@ BAD_VALUES = {
         "training.checkpoint.init_from=gone": "gone",
         "training.checkpoint.save_dir=empty": "empty",
         "--resume gone": "gone",
-        "--try --resume auto": "--try and --resume",
+        "--try --resume auto": "--try can't be combined with --resume",
         "=3": "key.path=value",
         "a..b=3": "key.path=value",
         "model.d_model": "=",

@@ -258,7 +258,7 @@ def test_malformed_packages_stop_no_command(project: Path, command: str, lines: 
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
     assert len({name for name in MALFORMED for line in said if f"{name}-1.0.dist-info" in line}) == len(said) == lines
-    assert all(line.startswith("warning: ") and line.endswith("reinstall this package, or remove it") for line in said)
+    assert all(line.startswith("warning: ") and line.endswith("reinstall or remove this package") for line in said)
 
 
 @pytest.mark.slow

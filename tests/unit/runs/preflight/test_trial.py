@@ -106,7 +106,7 @@ def test_texts_are_short():
 def test_a_try_neither_resumes_nor_takes_several_processes(vaak, tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
     code, _, errors = vaak("train", tiny_text / "tiny.yml", "--try", "--resume", "auto")
     assert (code, len(errors.splitlines())) == (2, 1)
-    assert "--try and --resume" in errors
+    assert "--try can't be combined with --resume" in errors
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="--try runs in one process"):
         try_run(load([tiny_text / "tiny.yml"]))
