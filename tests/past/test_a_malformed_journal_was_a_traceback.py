@@ -49,7 +49,9 @@ LINES = [(name, line) for name, lines in MALFORMED.items() for line in lines]
 def test_a_malformed_line_of_a_journal_is_one_clear_line_that_names_it(name: str, line: bytes, tmp_path: Path):
     (tmp_path / name).write_bytes(b'{"data": "of another run"}\n' + line + b"\n")
     trainer = toy_trainer(tmp_path, task=ToyTask())
-    with pytest.raises(UserError, match=rf"{name}, line 2: Vaak didn't write this line .*; the run depends on this file"):
+    with pytest.raises(
+        UserError, match=rf"{name}, line 2: Vaak didn't write this line .*; the run depends on this file"
+    ):
         trainer.fit()
 
 
