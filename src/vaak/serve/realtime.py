@@ -13,7 +13,7 @@ import binascii
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,14 +37,20 @@ USUAL_RATE = 24_000
 MOST_MESSAGE_BYTES = 2**20
 """Of one message; uvicorn closes a connection that sends more (1009)."""
 EVENT_KEYS = ("type", "event_id")
-RATE_KEYS = {
-    "session": (*EVENT_KEYS, "session"),
-    "audio": ("type", "audio"),
-    "input": ("input",),
-    "format": ("format",),
+INPUT = ("audio", "input")
+RATE = (*INPUT, "format", "rate")
+"""Where ``session.update`` has the samples in a second."""
+HARMLESS: dict[tuple[str, ...], tuple[Any, ...]] = {
+    ("type",): (None, "transcription"),
+    ("include",): (None, []),
+    (*INPUT, "format", "type"): (None, "audio/pcm"),
+    (*INPUT, "noise_reduction"): (None,),
+    (*INPUT, "turn_detection", "type"): ("server_vad",),
+    (*INPUT, "transcription"): (None,),
+    (*INPUT, "transcription", "language"): (None,),
+    (*INPUT, "transcription", "prompt"): (None, ""),
 }
-"""The way to the rate in ``session.update``, each step with the keys that may be there."""
-PCM = "audio/pcm"
+"""Other options of OpenAI's sessions, with the values that ask for what happens anyway: clients send them."""
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 TOO_MUCH, BAD_MESSAGE, SILENT = 1009, 1007, 1008
 """Why a connection is closed, in WebSocket's numbers."""
@@ -70,11 +76,15 @@ class Session:
     most_seconds: float
 
     def __post_init__(self) -> None:
-        self.rate, self.seconds, self.number, self.shown = USUAL_RATE, 0.0, 0, ""
-        self.live, self.rest = self.make(), b""
-        self.resample = make_resampler(self.rate, self.live.rate)
+        self.rate, self.seconds, self.number = USUAL_RATE, 0.0, 0
+        self.begin()
         self.heard = time.monotonic()
         """When audio came last: messages without any keep no place."""
+
+    def begin(self) -> None:
+        """Begin new audio; what wasn't final of the audio before is dropped."""
+        self.live, self.rest, self.shown = self.make(), b"", ""
+        self.resample = make_resampler(self.rate, self.live.rate)
 
     async def run(self) -> None:
         """Answer messages until the client leaves."""
@@ -101,16 +111,22 @@ class Session:
         elif kind == "input_audio_buffer.commit":
             require_keys(event, EVENT_KEYS)
             await self.commit()
+        elif kind == "input_audio_buffer.clear":
+            require_keys(event, EVENT_KEYS)
+            self.begin()
+            await self.tell("input_audio_buffer.cleared")
         elif kind == "session.update":
             self.update(event)
             await self.tell("session.updated", session={"model": self.served.name, "rate": self.rate})
         else:
-            known = "session.update, input_audio_buffer.append, input_audio_buffer.commit"
+            known = "session.update, input_audio_buffer.append, input_audio_buffer.commit, input_audio_buffer.clear"
             raise ClosingError(BAD_MESSAGE, f"unknown type {str(kind)[:100]!r}; there are {known}")
 
     def update(self, event: dict[str, Any]) -> None:
         """Take the rate of the audio to come. Raises ClosingError for another option, and after audio has begun."""
-        rate = read_rate(event)
+        rate = read_rate(event, self.served.name)
+        if rate is None or rate == self.rate:
+            return
         if self.seconds:
             raise ClosingError(BAD_MESSAGE, "the rate can't change once audio has been sent: begin another session")
         try:
@@ -143,8 +159,7 @@ class Session:
 
         await self._compute(finish)
         await self.tell("input_audio_buffer.committed")
-        self.live, self.rest, self.shown = self.make(), b"", ""
-        self.resample = make_resampler(self.rate, self.live.rate)
+        self.begin()
 
     async def _compute(self, work: Callable[[], Iterable[Event]]) -> None:
         """Have the model's thread do some work, and tell what it finds."""
@@ -191,26 +206,43 @@ def read_event(text: str) -> dict[str, Any]:
     return found
 
 
-def read_rate(event: dict[str, Any]) -> Any:
-    """Return the rate that an event asks for. Raises ClosingError for any other option: it would have no effect."""
-    takes = f"session.update takes {'.'.join(RATE_KEYS)}.rate alone"
-    inner: Any = event
-    for key, known in RATE_KEYS.items():
-        require_keys(inner, known, takes)
-        inner = inner.get(key)
-        if not isinstance(inner, dict):
-            raise ClosingError(BAD_MESSAGE, takes)
-    require_keys(inner, ("rate", "type"), takes)
-    if inner.get("type", PCM) != PCM:
-        raise ClosingError(BAD_MESSAGE, f"{'.'.join(RATE_KEYS)}.type: only {PCM}, samples of 16 bits, is heard")
-    return inner.get("rate", USUAL_RATE)
+def read_rate(event: dict[str, Any], model: str) -> Any:
+    """Return the rate that an event asks for; None where it asks for none.
+
+    Raises ClosingError for any other option, as it would have no effect, unless it asks for what happens anyway.
+    """
+    require_keys(event, (*EVENT_KEYS, "session"))
+    session, rate = event.get("session"), None
+    if not isinstance(session, dict):
+        raise ClosingError(BAD_MESSAGE, "session.update: expected an object as session")
+    harmless = HARMLESS | {(*INPUT, "transcription", "model"): (None, model)}
+    for place, value in _leaves(session):
+        if place == RATE:
+            rate = value
+        elif not any(type(value) is type(one) and value == one for one in harmless.get(place, ())):
+            name = ".".join(("session", *place))[:200]
+            said = (
+                f"only {', '.join(map(json.dumps, harmless[place]))}"
+                if place in harmless
+                else "it isn't read; leave it out"
+            )
+            raise ClosingError(BAD_MESSAGE, f"{name}: {said}; session.{'.'.join(RATE)} can be set")
+    return rate
 
 
-def require_keys(given: dict[str, Any], known: Sequence[str], expected: str = "") -> None:
-    """Raise ClosingError for a key that isn't known, with what is ``expected``."""
+def _leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what objects within each other have, each with its place."""
+    if not isinstance(value, dict):
+        yield place, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, (*place, key))
+
+
+def require_keys(given: dict[str, Any], known: Sequence[str]) -> None:
+    """Raise ClosingError for a key that isn't known."""
     if unknown := [key for key in given if key not in known]:
-        said = expected or f"expected {', '.join(known)}"
-        raise ClosingError(BAD_MESSAGE, f"unknown field {unknown[0][:100]!r}; {said}")
+        raise ClosingError(BAD_MESSAGE, f"unknown field {unknown[0][:100]!r}; expected {', '.join(known)}")
 
 
 def read_audio(event: dict[str, Any]) -> bytes:

@@ -479,20 +479,41 @@ def test_monitors_may_ask_for_the_head_alone(http):
     assert http.head("/health").status_code == http.head("/ready").status_code == 200
 
 
+def session_update(**given: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"audio": {"input": given}}}
+
+
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        ({"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/pcmu"}}}}}, "audio/pcm,"),
-        ({"type": "session.update", "session": {"audio": {"input": {"noise_reduction": None}}}}, "'noise_reduction'"),
-        ({"type": "session.update", "session": {"audio": {"input": {"format": 3}}}}, "format.rate alone"),
-        ({"type": "session.update", "session": {"instructions": "?"}}, "'instructions'"),
-        ({"type": "session.update"}, "format.rate alone"),
+        (session_update(format={"type": "audio/pcmu"}), 'only null, "audio/pcm"'),
+        (session_update(noise_reduction={"type": "near_field"}), "noise_reduction.type: it isn't read"),
+        (session_update(turn_detection=None), "input.turn_detection: it isn't read"),
+        (session_update(turn_detection={"type": "server_vad", "threshold": 0.5}), "turn_detection.threshold: it isn't"),
+        (session_update(transcription={"model": "other"}), 'transcription.model: only null, "asr"'),
+        (session_update(transcription={"model": "asr", "language": "hi"}), "transcription.language: only null"),
+        (session_update(format=3), "input.format: it isn't read"),
+        ({"type": "session.update", "session": {"type": "realtime"}}, 'session.type: only null, "transcription"'),
+        ({"type": "session.update", "session": {"include": [0]}}, "session.include: only"),
+        ({"type": "session.update"}, "expected an object as session"),
         ({"type": "session.update", "model": "?", "session": {}}, "'model'"),
     ],
 )
 def test_an_option_of_a_live_session_that_has_no_effect_is_refused(event, said):
     with pytest.raises(ClosingError, match=said):
-        read_rate(event)
+        read_rate(event, "asr")
+
+
+def test_a_live_session_may_be_asked_for_as_openais_is():
+    given = session_update(
+        format={"type": "audio/pcm", "rate": 24_000},
+        noise_reduction=None,
+        turn_detection={"type": "server_vad"},
+        transcription={"model": "asr", "language": None, "prompt": ""},
+    )
+    given["session"] |= {"type": "transcription", "include": []}
+    assert read_rate(given, "asr") == 24_000
+    assert read_rate({"type": "session.update", "session": {}}, "asr") is None
 
 
 def test_live_events_are_read_strictly():

@@ -123,6 +123,20 @@ def test_limits_hold(client_of, run_of, talk):
         assert socket.receive_json()["type"] == "session.created"
 
 
+def test_audio_that_was_not_meant_is_dropped(client_of, run_of, talk):
+    client = client_of(run_of("asr").folder)
+    with open_socket(client) as socket:
+        socket.receive_json()
+        socket.send_text(update(RATE))
+        socket.receive_json()
+        socket.send_bytes(talk[:RATE].tobytes() + b"?")
+        socket.send_text('{"type": "input_audio_buffer.clear"}')
+        while (told := socket.receive_json())["type"] != "input_audio_buffer.cleared":
+            assert told["type"].endswith(".delta")
+        socket.send_text('{"type": "input_audio_buffer.commit"}')
+        assert socket.receive_json()["type"] == "input_audio_buffer.committed"
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [
@@ -133,7 +147,7 @@ def test_limits_hold(client_of, run_of, talk):
         (update(16_000).replace("16000", "16000.5"), "expected 4000 to 192000 samples a second"),
         (update(16_000).replace("16000", "true"), "expected 4000 to 192000 samples a second"),
         (update(10).replace("10", "1e400"), "a number is too large"),
-        ('{"type": "session.update", "session": {"voice": "a"}}', r"takes session\.audio\.input\.format\.rate alone"),
+        ('{"type": "session.update", "session": {"voice": "a"}}', r"session\.voice: it isn't read; leave it out"),
     ],
 )
 def test_what_can_not_be_understood_is_said(client_of, run_of, message, said):
