@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import queue
+import select
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,19 @@ MOST_PHASES, RESAMPLED_TOGETHER = 512, 4096
 """Places between two samples whose filters are kept: at odd rates, others are between two of these."""
 
 
+FILE_MARKS = {
+    **dict.fromkeys((b"RIFF", b"RF64"), "a WAV file"),
+    b"fLaC": "a FLAC file",
+    b"OggS": "an Ogg file",
+    b"ID3": "an MP3 file",
+    b"FORM": "an AIFF file",
+    b"caff": "a CAF file",
+    b"\x1aE\xdf\xa3": "a Matroska or WebM file",
+}
+"""How audio files begin."""
+LONGEST_MARK = max(map(len, FILE_MARKS))
+
+
 class Block(NamedTuple):
     """Samples ``(time,)`` float32, and whether more of them wait."""
 
@@ -54,14 +68,22 @@ def hear_stream(stream: RawIOBase, rate: int, wanted_rate: int, lost: Lost) -> I
 
     The stream isn't buffered: a read gives what has come, and holds no lock that the end of the process would need.
 
-    Raises UserError for a rate that no audio has.
+    Raises UserError for a rate that no audio has, and for an audio file: its header and coding would be samples.
     """
     waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(round(MOST_WAITING_SECONDS / BLOCK_SECONDS))
     size = BYTES_OF_A_SAMPLE * round(BLOCK_SECONDS * rate)
 
     def read() -> None:
+        begin = b""
         try:
-            while content := stream.read(size):
+            while (content := stream.read(size)) != b"":
+                if content is None:
+                    # Another process has set that a read of it doesn't wait: that isn't its end.
+                    select.select([stream], [], [])
+                    continue
+                if len(begin) < LONGEST_MARK:
+                    begin = (begin + content)[:LONGEST_MARK]
+                    require_raw(begin, wanted_rate)
                 waiting.put(content)
             waiting.put(None)
         except BaseException as error:  # it is raised where the blocks are read
@@ -70,6 +92,13 @@ def hear_stream(stream: RawIOBase, rate: int, wanted_rate: int, lost: Lost) -> I
     resampled = make_resampler(rate, wanted_rate)
     threading.Thread(target=read, name="vaak live audio", daemon=True).start()
     yield from _blocks(iter(waiting.get, None), waiting, size, resampled, lost)
+
+
+def require_raw(begin: bytes, rate: int) -> None:
+    """Raise UserError for a stream that begins as a file does."""
+    if (kind := next((name for mark, name in FILE_MARKS.items() if begin.startswith(mark)), None)) is not None:
+        how = f"ffmpeg -i FILE -f s16le -ac 1 -ar {rate} - | vaak transcribe RUN --live"
+        raise UserError(f"standard input is {kind}, not raw samples; pipe those, such as: {how} --rate {rate}")
 
 
 def hear_microphone(wanted_rate: int, lost: Lost) -> Iterator[Block]:

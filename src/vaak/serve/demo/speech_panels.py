@@ -92,7 +92,12 @@ def _keep_row(page: Page, recording: gr.Audio, text: gr.Textbox) -> None:
                 made = kept.add(file, given)
         except (UserError, ApiError) as error:
             return element("div", drawing.wrong(str(error)), css="vaak")
-        return element("div", drawing.note(f"kept as {made.name}; vaak init asr --data {kept.folder}"), css="vaak")
+        name = made.path.name
+        said = f"kept as {name}; vaak init asr --data {kept.folder}"
+        if made.before is not None:
+            said = f"{name} has this text now; it had: {made.before}" if made.before != " ".join(given.split()) else ""
+            said = said or f"it is kept already, as {name}, with this text"
+        return element("div", drawing.note(said), css="vaak")
 
     button.click(keep, [recording, text], answer, api_visibility="private")
 

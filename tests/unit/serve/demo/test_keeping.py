@@ -18,7 +18,7 @@ from vaak.serve.demo.keeping import KeptRecordings
 
 
 def record(path: Path, seconds: float = 0.5, channels: int = 1, rate: int = 44_100) -> Path:
-    samples = np.random.default_rng(len(path.name)).uniform(-0.5, 0.5, (round(seconds * rate), channels))
+    samples = np.random.default_rng(list(path.name.encode())).uniform(-0.5, 0.5, (round(seconds * rate), channels))
     soundfile.write(path, samples, rate, "PCM_16")
     return path
 
@@ -63,15 +63,33 @@ def test_kept_recordings_are_trained_from(vaak, tmp_path: Path):
 
 
 def test_what_is_kept_at_once_is_all_there(tmp_path: Path):
-    talk = record(tmp_path / "talk.wav", 0.01)
     kept = KeptRecordings(tmp_path / "kept")
+    talks = [record(tmp_path / f"talk-{number}.wav", 0.01) for number in range(24)]
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda number: kept.add(talk, f"text {number}"), range(24)))
+        made = [one.path for one in pool.map(kept.add, talks, [f"text {number}" for number in range(24)])]
     found = lines_of(kept.folder)
     assert len({*made}) == len(found) == 24
     assert {one["text"] for one in found} == {f"text {number}" for number in range(24)}
     assert {Path(str(one["audio_filepath"])).name for one in found} == {path.name for path in made}
     assert {path.name for path in (kept.folder / "wavs").iterdir()} == {path.name for path in made}
+
+
+def test_a_recording_that_is_kept_again_has_its_text_corrected(tmp_path: Path):
+    """It was there twice, once with the slip; one of the two might be trained on, and the other be validated on."""
+    kept, talk = KeptRecordings(tmp_path / "kept"), record(tmp_path / "talk.wav")
+    first = kept.add(talk, "so it iz")
+    other = kept.add(record(tmp_path / "other.wav"), "and so on")
+    manifest = kept.folder / "recordings.jsonl"
+    manifest.write_text(manifest.read_text() + "no JSON\n")
+    assert (first.before, other.before) == (None, None)
+    assert kept.add(talk, "so it is") == (first.path, "so it iz")
+    before = manifest.read_bytes()
+    assert kept.add(talk, " so  it is\n") == (first.path, "so it is")
+    assert manifest.read_bytes() == before
+    lines = before.decode().splitlines()
+    assert [json.loads(line)["text"] for line in lines[:2]] == ["so it is", "and so on"]
+    assert lines[2:] == ["no JSON"]
+    assert len(list((kept.folder / "wavs").iterdir())) == 2
 
 
 def test_what_is_there_already_stays(tmp_path: Path):

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 import tiny_listener
 from vaak.audio.live_audio import Lost, hear_stream, make_resampler
@@ -249,6 +250,31 @@ def test_samples_of_another_rate_are_late_by_half_a_filter(rate: int, latest: fl
     above = np.sin(2 * np.pi * 0.55 * wanted * times).astype(np.float32)
     if rate > 1.2 * wanted:
         assert np.abs(make_resampler(rate, wanted)(above, True)[middle]).max() < 1e-4
+
+
+def test_a_stream_that_does_not_wait_is_heard_to_its_end():
+    samples = np.arange(2000, dtype="<i2")
+    receiving, sending = os.pipe()
+    os.set_blocking(receiving, False)
+    with os.fdopen(receiving, "rb", buffering=0) as stream, os.fdopen(sending, "wb", buffering=0) as source:
+        heard = hear_stream(stream, 16_000, 16_000, Lost())  # type: ignore[arg-type]
+        source.write(samples[:320].tobytes())
+        found = [next(heard).samples]
+        time.sleep(0.05)
+        source.write(samples[320:].tobytes())
+        source.close()
+        found += [one.samples for one in heard]
+    np.testing.assert_array_equal(np.concatenate(found) * 32768, samples)
+
+
+@pytest.mark.parametrize("name", ["wav", "flac", "ogg", "aiff", "caf"])
+def test_a_file_is_not_heard_as_samples(name):
+    content = io.BytesIO()
+    soundfile.write(content, np.zeros(4000), 16_000, format=name)
+    content.seek(0)
+    stream: Any = content
+    with pytest.raises(UserError, match=rf"standard input is an? {name.upper() if name != 'ogg' else 'Ogg'} file, not"):
+        list(hear_stream(stream, 16_000, 16_000, Lost()))
 
 
 def test_a_stream_that_breaks_is_not_taken_for_its_end():
