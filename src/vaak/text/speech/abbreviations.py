@@ -23,6 +23,7 @@ TITLES = table(
     """
 )
 TITLES |= {one.upper(): TITLES[one] for one in words("Mr Mrs Ms Dr Prof Rev Hon Gen Col Capt Lt Sgt")}
+TITLES |= {one: TITLES[one.capitalize()].lower() for one in words("mr mrs ms dr prof messrs")}
 """Titles, read in full before a name."""
 ABBREVIATIONS = table(
     """
@@ -33,12 +34,13 @@ ABBREVIATIONS = table(
     Temp=Temperature Avg=Average avg=average Max=Maximum Qty=Quantity qty=quantity
     Asst=Assistant Addl=Additional Secy=Secretary Mgr=Manager Intl=International Govt=Government Hosp=Hospital
     asst=assistant addl=additional secy=secretary mgr=manager intl=international hosp=hospital Est=Established
-    Bldg=Building bldg=building Mfg=Manufacturing mfg=manufacturing Engg=Engineering Pvt=Private Tech=Technology
+    Bldg=Building bldg=building Mfg=Manufacturing mfg=manufacturing Engg=Engineering Pvt=Private Tech=Tech
     Commn=Commission Admn=Administration Stn=Station Dist=District Inst=Institute Mins=Minutes Soc=Society
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
 ABBREVIATIONS |= FORMS["company"]
+ABBREVIATIONS |= {one: ABBREVIATIONS[one.capitalize()].lower() for one in words("jr sr bros inc ltd corp ave blvd")}
 ABBREVIATIONS |= {
     short.capitalize(): said.capitalize() for short, said in ABBREVIATIONS.items() if short.islower() and short != "al"
 }
@@ -77,6 +79,7 @@ LATIN = {
     "w.e.f.": "with effect from",
     "w.r.t.": "with respect to",
 }
+_TECHNOLOGY = re.compile(r"(\bInst(?:\.|itute)(?: of)? )Tech\.")
 _SECTION_OF = re.compile(r"(?<![\w.])([Ss])(s?)\.\s?(?=\d+[A-Z]?(?:\(\w+\))*(?:(?:, | and | ?[-–] ?)\d+\w*)* of the\b)")
 _UNDER_SECTION = re.compile(r"(?<!\w)([Uu])/s\.?\s?(?=\d)")
 _LATIN_PHRASE = re.compile(
@@ -97,7 +100,10 @@ _VERSUS = re.compile(r"(?<=[A-Za-z.,)] )vs?\.(?= (?:[A-Z\d]|the\b))|(?<=[a-z)] )
 _COMPANY = re.compile(r"(\b[A-Z][\w&'-]+,? )(Inc|Ltd|Corp|Bros|INC|LTD|CORP|Co(?=[,;:)]|$| [a-z]))(?![\w.'-])")
 """A company without its full stop."""
 _HONOURABLE = re.compile(r"\bHon'ble\b")
-_TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
+_TITLE = re.compile(
+    rf"\b(?!(?<=\d )ms\b)({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z])"
+    r"|(?<=mr|rs)(?=\s[a-z]))"
+)
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
 _WEEKDAY = re.compile(
     rf"\b((?!Sat|Sun)(?:{'|'.join(SHORT_DAYS)})|(?:(?<=\. and )|(?<=\. or )|(?<=\.[–-]))(?:Sat|Sun)"
@@ -126,6 +132,11 @@ _DIRECTIONS = table("N=North S=South E=East W=West NE=Northeast NW=Northwest SE=
 _NAME_BEFORE = re.compile(r"(?:\b[A-Z][\w'.-]*|\d(?:st|nd|rd|th))$")
 _UNSTOPPED = words("Fig Figs Nos Ext Apt pp Rm Blk Flt Rte Ste Lvl Qn Sec Vol Ch")
 """No words of English, so that they need no full stop before a number."""
+_SAINT_IN_SMALL = re.compile(
+    r"\bst\.? (?=(?:andrews?|anthony|augustine|barts|catherine|clair|elmo|francis|george|helena|james|john|joseph|"
+    r"kitts|lawrence|louis|lucia|mary|michael|moritz|nicholas|patrick|paul|peter|petersburg|thomas|tropez|vincent)\b)"
+)
+_JUNIOR = re.compile(r"\b([Jj])r\b(?!\.|\w)")
 _SAINT = re.compile(r"\bSt(?:\.\s?|\s)(?=[A-Z])")
 _SAINTS = re.compile(r"\bSts\.\s?(?=[A-Z])")
 _STARTERS = re.compile(
@@ -151,11 +162,13 @@ def abbreviations(text: str) -> str:
         ),
         text,
     )
+    text = _TECHNOLOGY.sub(r"\1Technology", text)
     text = _HONOURABLE.sub("Honorable", _VERSUS.sub("versus", text))
     text = _SECTION_OF.sub(lambda match: f"{'S' if match[1] == 'S' else 's'}ection{match[2]} ", text)
     text = _UNDER_SECTION.sub(lambda match: f"{match[1]}nder section ", text)
     text = rewrite(text, _AVERAGES)
     text = _COMPANY.sub(lambda match: match[1] + ABBREVIATIONS[match[2]], text)
+    text = _JUNIOR.sub(r"\1unior", _SAINT_IN_SMALL.sub("saint ", text))
     text = _SAINTS.sub("Saints ", text)
     text = _DIRECTION.sub(lambda match: f"{_DIRECTIONS[match[1]]} ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
@@ -226,7 +239,12 @@ _PUNCTUATION: tuple[RewriteRule, ...] = (
     (re.compile("–"), "-"),
     (re.compile(r"[\[\]{}]"), lambda match: _MARKS[match[0]]),
     (re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])"), ". "),
-    (re.compile(r"(?<=[a-z]{2})\.(?=[a-z])|(?<![^\s/])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})"), " dot "),
+    (
+        re.compile(
+            r"(?<=[a-z]{2})\.(?=[a-z]|[A-Z]{2,}\b)|(?<=[A-Z]{2})\.(?=[a-z]{2})|(?<![^\s/])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})"
+        ),
+        " dot ",
+    ),
     (re.compile(r"(?<=\b[CF])#"), " sharp"),
     (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )
@@ -300,6 +318,10 @@ _FILES = (
 )
 _PATH = re.compile(rf"(?<![\w/.])/(?:[\w.-]+/)+[\w.-]*\w|(?<![\w/])(?=[\w-]*[A-Za-z_])[\w-]+\.(?:{_FILES})\b", re.ASCII)
 _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
+_DIRECTIVE = re.compile(
+    r"(?<![\w#])#(?=(?:include|define|undef|if|ifn?def|elif|else|endif|pragma|error)\b|([nNxX])\1+\b)"
+)
+"""Directives of C, and a number in general, such as #nnn."""
 _HASHTAG = re.compile(r"(?<!\w)#((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)
 _USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
 _STATE_AND_POSTCODE = re.compile(
@@ -344,6 +366,7 @@ def addresses(text: str) -> str:
     text = _PORT.sub(lambda match: f"{match[1]} colon {digits(match[2])}", text)
     text = _DRIVE.sub(lambda match: f"{match[1]} colon {spoken(match[2])}", text)
     text = _PATH.sub(lambda match: spoken(match[0]), text)
+    text = _DIRECTIVE.sub(" hash ", text)
     text = _HASHTAG.sub(lambda match: f"hashtag {_split_tag(match[1])}", text)
     return _USER.sub(lambda match: f"at {_split_tag(match[1])}", text)
 

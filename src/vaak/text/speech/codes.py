@@ -104,6 +104,7 @@ _RULES: tuple[RewriteRule, ...] = (
         re.compile(r"(?<!\w)#(?=[\da-fA-F]*\d)(?=\d*[a-fA-F])([\da-fA-F]{6})(?!\w)"),
         lambda match: f"hash {_spell(match[1])}",
     ),
+    (".", re.compile(r"(\b[a-z]+\d+)\.(?=[A-Z][a-z])"), r"\1 dot "),  # an attribute of h11
     ("Pat", re.compile(r"\bPat\.(?= [Nn]os?\.)"), "Patent"),
     ("%", re.compile(r"(?<=%) (w/w|m/m)(?![\w/])"), lambda match: f" {_ON_PERIOD[match[1]]}"),
     (":", re.compile(r"(?<![\w:])[\dA-Fa-f]{2}(?::[\dA-Fa-f]{2}){5}(?![\w:])"), lambda match: _spell(match[0])),
@@ -159,7 +160,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (",", re.compile(r"(?<=[A-Za-z)]),(?=(?:1[5-9]|20)\d\d\b)|(?<=\b(?:19|20)\d\d),(?=(?:19|20)\d\d\b)"), ", "),
     ("©", re.compile(r"\b([Cc]opyright:?|COPYRIGHT:?) ©"), r"\1"),
     ("$", re.compile(r"(?<=[a-z])\$(?=[a-z])"), "s"),  # Ke$ha
-    ("$", re.compile(rf"(?<![\w$])\$\{{?(?!(?:{_DOLLARS})(?![A-Za-z]))(?=[A-Za-z_])"), "dollar "),  # $PATH
+    ("$", re.compile(rf"(?<![\w$])\$\{{?(?!(?:{_DOLLARS}) ?[\d.])(?=[A-Za-z_])"), "dollar "),  # $PATH
     (
         "-",
         re.compile(r"(\b(?:[Vv]ersions?|[Rr]eleases?)(?: of| is| was| to)? \d+(?:\.\d+)+)-(?=\d+(?!\.?\d))"),

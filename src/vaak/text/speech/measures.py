@@ -46,7 +46,7 @@ _BY_CONTEXT: tuple[tuple[str, re.Pattern[str], re.Pattern[str], str], ...] = tup
 _OF_QUOTIENTS = (
     "day|night|week|month|year|hour|minute|second|person|people|dose|serving|cells?|kilo|liter|gallon|pound|ounce|mile|"
     "acre|square foot|head|capita|game|session|visit|page|use|user|item|unit|share|student|patient|household|vehicle|"
-    "yr|wk|mo|d(?!L)"
+    "iter|iteration|op|operation|call|step|frame|token|query|request|sample|line|epoch|batch|yr|wk|mo|d(?!L)"
 )
 """Words below the line of a quotient of units; d is a day."""
 _POWER_WORDS = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}

@@ -69,6 +69,8 @@ _RAND = re.compile(
 """R500 may be a model."""
 _A_DAY = re.compile(rf"([$£€₹])({NUMBER})(?=-(?:a|per|an)-[a-z]+)")
 _SHILLINGS = re.compile(r"(?<![\d.,])(?:(\d+)s\. ?)(?:(\d+)d\.)")
+_SHILLINGS_ALONE = re.compile(r"(?<![\d.,£])(\d{1,2})(s|d)\.(?! ?\d+d\.)(?<!\ds\. \dd\.)(?<!\ds\. \d\dd\.)(?!\w)")
+"""8s. or 8d. in a text that has both together, too."""
 _OLD_POUNDS = re.compile(r"(?<=£)([\d,]+) (\d+)s(?:\.| (?=\d+d\b))(?: ?(\d+)d\b\.?)?")
 _NOUN_AFTER = re.compile(
     r" (?!(?:of|per|and|or|nor|but|in|to|at|from|a|an|the|is|was|were|are|has|had|each|off|more|less|on|for|with|by|"
@@ -92,6 +94,8 @@ def money(text: str) -> str:
     text = _NO_CENTS.sub("", _EUROPEAN.sub(_points_for_commas, text))
     text = _RAND.sub("ZAR ", text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
+    if _SHILLINGS.search(text):
+        text = _SHILLINGS_ALONE.sub(_shillings_or_pence, text)
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
     text = _A_DAY.sub(lambda match: f"{decimal(match[2])} {CURRENCIES[match[1]].one}", text)
     text = _TWO_MAGNITUDES.sub(_range_of_magnitudes, text)
@@ -197,6 +201,10 @@ def _old_pounds(match: re.Match[str]) -> str:
 
 def _shillings(number: str) -> str:
     return f"{cardinal(int(number))} shilling{'' if int(number) == 1 else 's'}"
+
+
+def _shillings_or_pence(match: re.Match[str]) -> str:
+    return _shillings(match[1]) if match[2] == "s" else _pence(match[1])
 
 
 def _pence(number: str) -> str:

@@ -48,6 +48,7 @@ def greek_name(letter: str) -> str:
 
 KEYS = table("Ctrl=Control Cmd=Command Esc=Escape Del=Delete Ins=Insert Opt=Option PgUp=Page_Up PgDn=Page_Down")
 """Keys of a keyboard."""
+_SIGNS = table("*=star |=bar ^=caret ~=tilde /=slash \\=backslash") | {"_": "underscore"}
 _ROUND = {
     10: "tens",
     100: "hundreds",
@@ -112,6 +113,7 @@ _RULES: tuple[RewriteRule, ...] = (
         lambda found: f"{' '.join(found[1].upper())} {_isotope(found[2])}",
     ),
     (re.compile(r"\b(PM|AI|GPT|V|USB|HTML|HTTP) ?(\d+\.\d+)(?![\w.])"), r"\1 \2"),
+    (re.compile(r"(?<=[a-z)], )([Vv])\. ?(?=\d)"), lambda found: "version " if found[1] == "v" else "Version "),
     (re.compile(r"(?<=[A-Z]{2})v(?=\d)|\bv ?(?=\d+\.\d+(?![\w.]))"), " V "),  # GPLv3, v2.1
     (
         re.compile(r"\b(I|[Ww]e|[Yy]ou|[Tt]hey|much) <3(?![\w.])(?! (?:\w+s|%))|(?<=[a-z!] )<3(?=$|[!.])"),
@@ -137,6 +139,12 @@ _RULES: tuple[RewriteRule, ...] = (
     ("#", re.compile(r"(?<!\b[CF])#(?!\s?\d|\s*(?:$|[:,;)?.]|of\b))|(?<!\S)#(?=[:,;)?.])"), " hash "),
     ("$", re.compile(r"(?<!\$)\$(?![\w\s$]|\.\d)|(?<=[ (\"'])\$(?= (?!\d|sign\b))"), " dollar sign "),
     ("~", re.compile(r"(?:(?<=[\s(\"'/~])|^)~(?=[A-Za-z/]|~)"), " tilde "),
+    ("*", re.compile(r"(?<![\w*])\*(?=\.\w)"), " star "),
+    (
+        re.compile(r"(?<=[\"'`])([*|^~_/\\])(?=[\"'`])|(\b(?:or|and|the|an|a|with) )([*|^~])(?=[\s),.;:])"),
+        lambda found: _name_sign(found),
+    ),
+    (re.compile(r"([|^~]) (?=(?:or|and) )"), lambda found: f"{_SIGNS[found[1]]} "),
     ("~", re.compile(r"(?<=[A-Za-z])~(?=[A-Za-z])"), " "),
     ("**", re.compile(r"(?<=\w)\*\*(?=[-\w(])"), " to the power of "),
     (re.compile(r"(?<=\s)&&(?=\s)"), " and "),
@@ -156,6 +164,11 @@ def operators(text: str) -> str:
     """
     # In order: composed forms (10², !=) before the single signs in them.
     return rewrite(text, _RULES)
+
+
+def _name_sign(found: re.Match[str]) -> str:
+    """A sign in quotation marks, or next to a word such as *or*, is spoken of."""
+    return f"{found[2] or ''}{_SIGNS[found[1] or found[3]]}"
 
 
 def _rate(found: re.Match[str]) -> str:

@@ -48,6 +48,8 @@ SOVEREIGNS = (
     *("Napoleon", "Pius", "John", "Paul", "Benedict", "Leo", "Gregory", "Innocent", "Urban", "Clement", "Nicholas"),
     *("Alexander", "Frederick", "Wilhelm", "Catherine", "Ferdinand", "Ramses", "Ptolemy", "Darius", "Xerxes", "Peter"),
     *("Francis", "Leopold", "Albert", "Victor", "Umberto", "Christian", "Gustav", "Haakon", "Olaf", "Otto", "Rudolf"),
+    *("Boniface", "Adrian", "Mehmed", "Murad", "Ramesses", "Thutmose", "Amenhotep", "Sixtus", "Julius", "Casimir"),
+    *("Sigismund", "Ivan", "Selim", "Baldwin", "Celestine", "Honorius", "Eugene", "Callixtus", "Rama", "Constantine"),
     *("Maximilian", "Isabella", "Alfonso", "Carlos", "Juan", "Felipe", "Stephen", "Margaret", "Robert", "David"),
 )
 """Names after which I, V and X are numbers too; after any other name only longer numerals are."""
@@ -80,10 +82,18 @@ _NUMBERED_EVENT = re.compile(
 )
 _FOUR_LETTERS = re.compile(rf"(?<![\w'’-])(?=[IVXLCDM]{{4}})({_ROMAN})(?![\w'’-])")
 """That many letters can hardly be anything else."""
+_LAST_OF_HEADING = re.compile(rf"(?<=[A-Z]{{2}} )(?=[IVX]{{2}})({_SMALL})(?=\.?$)")
+"""The number of a chapter after its name, all in capitals."""
 _AFTER_NOUN = re.compile(rf"(?<=[a-z]{{3}} )(?!IV|XX)(?=[IVX]{{2}})({_SMALL})\b(?![\w'’-])")
 _NOUN_BEFORE = re.compile(r"(?<![\w'’-])(?!(?:the|and|for|via|per|with|from|that|when) )[a-z]{3,} $")
 """``count II``; IV after a small letter is more often a drip, and XX a size."""
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
+MOST_OF_UNKNOWN = 5
+"""The highest number of a sovereign that isn't in the list; Orange Pips VI is a chapter."""
+_TITLE_BEFORE = re.compile(
+    r"(?:(?:The|A|An) )(?:(?:[A-Z][\w'’-]*|of|in|the|and|a|an|for|to|with|on|at|by),? )+[A-Z][\w'’-]*"
+)
+"""A heading: all of its words in capitals but the short ones."""
 _ROMAN_LETTERS = re.compile(r"[IVXLCDM]{2}|[ivx]{2}|WW|\b[IVXLCDM]\b")
 """Letters that every numeral has: a search for them is much faster than one for numerals."""
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
@@ -108,6 +118,8 @@ def roman_numerals(text: str) -> str:
     text = _HEADING.sub(_read_heading, text)
     text = _FIRST.sub(lambda match: f"{match[1] or match[2]} the first", text)
     text = _NUMBERED_EVENT.sub(lambda match: ordinal(parse_roman(match[1])), text)
+    if text.isupper():
+        text = _LAST_OF_HEADING.sub(lambda match: cardinal(parse_roman(match[1])), text)
     text = _AFTER_NOUN.sub(_read_after_noun, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     text = _NAME.sub(_read_name, text)
@@ -137,7 +149,10 @@ def _read_after_noun(match: re.Match[str]) -> str:
 
 
 def _read_name(match: re.Match[str]) -> str:
-    """A numeral after a name that no list has."""
+    """A numeral after a name that no list has: of a sovereign, unless it is high, or ends a heading."""
+    number, rest = parse_roman(match[2]), match.string[match.end() :].strip(" .\"')")
+    if number > MOST_OF_UNKNOWN or (not rest and _TITLE_BEFORE.fullmatch(match.string[: match.end(1)])):
+        return match[0].replace(match[2], cardinal(number))
     report_guess("Ashoka II as the second")
     return _sovereign(match)
 

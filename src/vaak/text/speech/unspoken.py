@@ -20,7 +20,7 @@ _FACE = re.compile(r"(?<!\S)(?:[:;=][-'^o]?[)(\[\]DPp/\\|*]|[)(]-?[:;]|\^_?\^|:'
 """Faces made of punctuation."""
 _TAG = re.compile(
     r"</?(?:a|b|big|blockquote|br|code|del|div|em|font|h[1-6]|hr|i|img|ins|li|mark|ol|p|pre|q|s|small|span|strong|sub|sup"
-    r"|table|td|th|tr|u|ul)(?:\s+[a-z-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'))*\s*/?>",
+    r"|table|td|th|tr|u|ul|abbr|acronym|kbd|cite|samp|center|dl|dt|dd|thead|tbody|figcaption|iframe)(?:\s+[a-z-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'))*\s*/?>",
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]{2,8}\d?);")
@@ -30,7 +30,7 @@ _LEADING = re.compile(r"^\s*(#{1,6}|>+)(?=\s)|^\s*(\[ \])(?=\s)")
 """A heading, a quotation or an open box of Markdown."""
 _PLACEHOLDER = re.compile(r"<([A-Za-z](?:[\w-]|[ .](?=\w)){1,30})>")
 """A word in angle brackets that stands for another, such as <year>."""
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])([^*~]*?[^\s*_~])\1(?!\w)")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~.])([^*~]*?[^\s*_~])\1(?!\w)")
 
 
 class Unspoken:

@@ -23,6 +23,31 @@ EXAMPLES = {
         "DNA, RNA, GPA": "D N A, R N A, G P A",
         "MR. SMITH of ACME, INC. and Apple Inc said": "Mister smith of acme, Incorporated and Apple Incorporated said",
     },
+    "small letters": {
+        "mr. burns, mrs. bud, dr. roe and mr deeds": "mister burns, missus bud, doctor roe and mister deeds",
+        "20 ms. on": "twenty milliseconds on",
+        "sammy davis jr. at st. louis, king jr here": "sammy davis junior at saint louis, king junior here",
+        "jfk to dtw, my pto": "J F K to D T W, my P T O",
+    },
+    "headings": {
+        "THE NEST OF THE MISSEL THRUSH XII.": "the nest of the missel thrush twelve.",
+        "The Red-headed League III.": "The Red-headed League three.",
+        "Orange Pips VI. Boniface VIII and Ashoka II ruled": (
+            "Orange Pips six. Boniface the eighth and Ashoka the second ruled"
+        ),
+    },
+    "signs spoken of": {
+        "the License, v. 2.0; $A::B; h11.Response": (
+            "the License, version two point zero; dollar A::B; H eleven dot Response"
+        ),
+        'an "*", or ^ or ~, x/*.pl': 'an "star", or caret or tilde, x slash star dot pl',
+        "#include, #nnn; fs.base.FS, 5 ms/frame": (
+            "hash include, hash nnn; fs dot base dot F S, five milliseconds per frame"
+        ),
+        "rooms 8s., lunch 2s. 6d., sherry, 8d.'": (
+            "rooms eight shillings, lunch two shillings, six pence, sherry, eight pence'"
+        ),
+    },
     "spaced ranges": {
         "5.25%-5.5% and 25bps to 5.25%-5.5%": (
             "five point two five to five point five percent and twenty-five basis points to "
