@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import varlen_reference
+from base_cases import BASE_CASES
 from contract_cases import CASES
 from mock_cuda import MockDevice, Note
 from quick_cases import mostly_slow
@@ -34,6 +35,9 @@ WAITS_OF_A_STEP = {
     "lm decoder, packed": 1,
     "lm encoder": 1,
     "lm Performer": 1,
+    "lm of transformers, packed": 1,
+    "lm preferences, dpo": 1,
+    "lm preferences, orpo": 1,
     "seq2seq": 1,
     "classification": 1,
     "classification, several labels": 1,
@@ -51,6 +55,15 @@ WAITS_OF_A_STEP = {
     "vocoder": 2,  # it has two objectives
 }
 """The greatest number in a step of one microbatch: once, whether its numbers are finite, for each objective."""
+WAITS_OF_BASES = {
+    **dict.fromkeys(BASE_CASES, 1),
+    "lm, qwen3_moe": 1 + 2 * 2,  # for each layer, how many tokens each expert has
+    "lm, glm4_moe": 1 + 2,
+    # as many as transformers has
+    **dict.fromkeys(("decoder, qwen3_asr", "decoder, glmasr", "decoder, voxtral"), 26),
+    **dict.fromkeys(("lm, mixtral", "lm, qwen3_moe, dense layers", "lm, glm4_moe, half rotary"), 13),
+}
+"""The greatest number in a step of a pretrained base."""
 WAITS_OF_AN_EVALUATION = {
     "lm decoder, documents": 1,
     "lm encoder": 1,
@@ -95,7 +108,8 @@ Begin = Callable[..., Trainer]
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     """Gives a case of the contract by its name; its data are prepared once."""
-    return functools.cache(lambda name: CASES[name].prepared(tmp_path_factory.mktemp("prepared")))
+    cases = CASES | BASE_CASES
+    return functools.cache(lambda name: cases[name].prepared(tmp_path_factory.mktemp("prepared")))
 
 
 @pytest.fixture
@@ -125,6 +139,13 @@ def waits_of_a_step(trainer: Trainer, gpu: MockDevice) -> list[Note]:
 @pytest.mark.parametrize(("name", "number"), parameters(WAITS_OF_A_STEP))
 def test_a_step_waits_no_more_often_than_this(name: str, number: int, gpu: MockDevice, begin: Begin):
     waits = waits_of_a_step(begin(name), gpu)
+    assert len(waits) <= number, "\n".join(map(str, waits))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "number"), WAITS_OF_BASES.items())
+def test_a_step_of_a_base_waits_no_more_often_than_this(name: str, number: int, gpu: MockDevice, begin: Begin):
+    waits = waits_of_a_step(begin(name, deterministic=False), gpu)
     assert len(waits) <= number, "\n".join(map(str, waits))
 
 

@@ -143,6 +143,32 @@ def find_places(mask: torch.Tensor, count: float) -> torch.Tensor:
     return torch.searchsorted(mask.flatten().cumsum(0), torch.arange(1, round(count) + 1, device=mask.device))
 
 
+def round_up(count: int) -> int:
+    """Return a number from ``count`` on, by an eighth at most, or by 15: one of eight between powers of two.
+
+    >>> [round_up(one) for one in (0, 1, 16, 17, 129, 1230, 2049)]
+    [0, 16, 16, 32, 144, 1280, 2304]
+    """
+    multiple = max(16, 1 << max(0, max(count - 1, 0).bit_length() - 4))
+    return -(-count // multiple) * multiple
+
+
+def find_counted(mask: torch.Tensor, batch: Batch, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places, in ``mask`` flattened, that are True, of which the batch counts a unit each.
+
+    On a GPU there are ``count_at_most`` of them, a shape that comes again: the second tensor says which are real, the
+    others are the last place.
+    """
+    # The package does without it.
+    import torch
+
+    if not mask.is_cuda:
+        places = find_places(mask, batch.totals()[unit])
+        return places, torch.ones_like(places, dtype=torch.bool)
+    places = find_places(mask, batch.count_at_most(unit))
+    return places.clamp(max=mask.numel() - 1), places < mask.numel()
+
+
 def running_sum(x: torch.Tensor) -> torch.Tensor:
     """Sums of ``x`` ``(..., time)`` up to each place, which repeat to the bit; those on CUDA are below 2^25.
 
@@ -183,6 +209,19 @@ class Batch:
     def totals(self) -> dict[str, float]:
         """Sum of each unit over the rows."""
         return {unit: float(sum(counts.tolist())) for unit, counts in self.counts.items()}
+
+    def count_at_most(self, unit: str) -> int:
+        """Return a number that the sum of a unit isn't above, one of few: so that shapes that follow from it are few.
+
+        >>> import torch
+        >>> Batch({}, {"token": torch.tensor([70, 63])}).count_at_most("token")
+        144
+        """
+        return round_up(int(self.counts[unit].sum()))
+
+    def has_reached(self, step: int) -> bool:
+        """Return whether training is at ``step`` or beyond; it is where losses are computed outside of training."""
+        return self.step is None or self.step >= step
 
     def to(self, device: torch.device) -> Batch:
         """Return the same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""

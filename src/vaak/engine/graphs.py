@@ -103,6 +103,8 @@ class ShapeGraphs:
     """Whether kernels are deterministic."""
     captured: dict[Any, CapturedShape] = field(default_factory=dict)
     refused: set[Any] = field(default_factory=set)
+    questions: dict[Any, set[Question]] = field(default_factory=dict)
+    """What the losses have asked batches of a shape besides their tensors. The answers are part of a graph's key."""
     failures: int = 0
     pool: Any = None
     stream: Any = None
@@ -116,7 +118,8 @@ class ShapeGraphs:
         """
         shapes = tuple((name, tuple(one.shape), one.dtype) for name, one in work.batch.tensors.items())
         plain = _plain_extra(work.batch)
-        key = (work.key, shapes, tuple(plain.items()), tuple(one.requires_grad for one in work.parameters))
+        shape = (work.key, shapes, tuple(plain.items()), tuple(one.requires_grad for one in work.parameters))
+        key = self._add_answers(shape, work.batch)
         if key in self.refused:
             return None
         found = self.captured.get(key)
@@ -125,9 +128,14 @@ class ShapeGraphs:
             del self.captured[key]
             found = None
         if found is None:
-            return self._begin(key, work) if self._may_capture() else None
+            return self._begin(shape, work) if self._may_capture() else None
         _replay(found, work)
         return _own(found.results)
+
+    def _add_answers(self, shape: Any, batch: Batch) -> Any:
+        """Return a graph's key: the shape, with the batch's answers to what the losses ask."""
+        asked = sorted(self.questions.get(shape, ()))
+        return shape, tuple((name, given, getattr(batch, name)(given)) for name, given in asked)
 
     def _may_capture(self) -> bool:
         if self.failures >= MOST_FAILURES and not self.captured:
@@ -143,16 +151,16 @@ class ShapeGraphs:
             )
         return False
 
-    def _begin(self, key: Any, work: Work) -> Gradient | None:
+    def _begin(self, shape_key: Any, work: Work) -> Gradient | None:
         """Capture a graph of a new shape and return its first result, or refuse the shape."""
         buffers = [(buffer, buffer.clone()) for module in work.modules for buffer in module.buffers()]
-        shape = describe(work.batch)
+        shape, asked = describe(work.batch), self.questions.setdefault(shape_key, set())
         reason = "a replay doesn't give the gradient of the same microbatch without a graph"
         try:
-            tried, captured = self._capture(work, buffers)
+            tried, captured = self._capture(work, buffers, asked)
             _replay(captured, work)
             if self._agree(tried, captured.results):
-                self.captured[key] = captured
+                self.captured[self._add_answers(shape_key, work.batch)] = captured
                 log.info("%s: captured %s (%d of %d)", OPTION, shape, len(self.captured), self.most)
                 return _own(captured.results)
         except NotCapturableError as error:
@@ -166,26 +174,33 @@ class ShapeGraphs:
             # it comes again without a graph, where its traceback is that of the losses
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         _put_back(buffers)
-        self.refused.add(key)
+        self.refused.add(self._add_answers(shape_key, work.batch))
         self.failures += 1
         log.warning("%s: %s is computed without a graph: %s", OPTION, shape, reason)
         if self.failures == MOST_FAILURES and not self.captured:
             log.warning("%s: none of %d shapes could be captured; no more are tried", OPTION, self.failures)
         return None
 
-    def _capture(self, work: Work, buffers: list[tuple[Tensor, Tensor]]) -> tuple[Gradient, CapturedShape]:
-        """Return the result of a try without a graph, and the graph, which hasn't been replayed."""
+    def _capture(
+        self, work: Work, buffers: list[tuple[Tensor, Tensor]], asked: set[Question]
+    ) -> tuple[Gradient, CapturedShape]:
+        """Return the result of a try without a graph, and the graph, which hasn't been replayed.
+
+        What the losses ask the batch is added to ``asked``.
+        """
         if self.stream is None:
             self.stream, self.pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
         inputs = {name: torch.empty_like(one, device=self.device) for name, one in work.batch.tensors.items()}
         _fill(inputs, work.batch)
-        still = TensorsOnly(inputs, _plain_extra(work.batch))
+        still = TensorsOnly(inputs, _plain_extra(work.batch), work.batch, asked)
         # on the stream of the capture: libraries make their workspaces for each stream when they are first called there
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             work.seed()
             with watched_for_captures():
                 terms = work.terms(still)
+            if not terms:
+                raise NotCapturableError("there are no losses yet")
             factors = torch.tensor(work.factors(terms), dtype=torch.float32).to(self.device)
             with watched_for_captures():
                 tried = _differentiate(terms, factors, work.parameters)
@@ -232,14 +247,35 @@ class _CaptureError(Exception):
     """CUDA's capture failed, by the error that is its cause."""
 
 
-class TensorsOnly(Batch):
-    """A batch of which losses may read the tensors, and the plain values of ``extra``, which are part of a graph's key.
+Question = tuple[str, Any]
+"""A method of a batch whose results are few, and its argument."""
 
-    Everything else is another in each step.
+
+class TensorsOnly(Batch):
+    """A batch of which losses may read the tensors, and what is part of a graph's key.
+
+    That are the plain values of ``extra``, and answers to questions, which come from ``batch`` and are added to
+    ``asked``. Everything else is another in each step.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], extra: dict[str, Any]) -> None:
-        self.tensors, self._plain = tensors, extra
+    def __init__(self, tensors: dict[str, Tensor], extra: dict[str, Any], batch: Batch, asked: set[Question]) -> None:
+        self.tensors, self._plain, self._batch, self._asked = tensors, extra, batch, asked
+        self._answers: dict[Question, Any] = {}
+
+    def count_at_most(self, unit: str) -> int:
+        """Return the batch's answer, which becomes part of the key."""
+        return int(self._ask(("count_at_most", unit)))
+
+    def has_reached(self, step: int) -> bool:
+        """Return whether the batch has, which becomes part of the key."""
+        return bool(self._ask(("has_reached", step)))
+
+    def _ask(self, question: Question) -> Any:
+        if question not in self._answers:
+            name, given = question
+            self._answers[question] = getattr(self._batch, name)(given)
+            self._asked.add(question)
+        return self._answers[question]
 
     def __getattribute__(self, name: str) -> Any:
         if name == "extra":
@@ -316,12 +352,21 @@ def why_not_capturable(operator: Any, args: Any, kwargs: dict[str, Any]) -> str 
     name = operator._schema.name
     if name == "aten::lift_fresh":
         return "make a tensor of the program's numbers"
-    if name == "aten::fill_":
+    if name == "aten::fill_" or _fills_a_mask(name, args):
         # by a number, which ``x[...] = 0.0`` gives as a tensor
         return None
     if len(on_device) < len(tensors) or (target is not None and not arrives):
         return "copy between the device and the CPU"
     return _why_it_waits(operator, args, kwargs)
+
+
+def _fills_a_mask(name: str, args: Any) -> bool:
+    """Return whether it is ``x[mask] = 0.0``, which CUDA fills without counting the mask's places."""
+    if name not in INDEXING or name == "aten::index":
+        return False
+    indices = [one for one in args[1] if one is not None]
+    is_number = args[2].device.type == "cpu" and args[2].numel() == 1
+    return is_number and len(indices) == 1 and indices[0].dtype == torch.bool and indices[0].is_cuda
 
 
 def _why_it_waits(operator: Any, args: Any, kwargs: dict[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ import math
 from functools import cache
 from typing import Annotated as Float
 from typing import Annotated as Int
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,14 +75,16 @@ class LearnedPositions(nn.Module):
         self.embedding = nn.Embedding(max_length, width)
 
     def forward(
-        self, x: Float[Tensor, "batch time width"], positions: Int[Tensor, "#batch time"]
+        self, x: Float[Tensor, "batch time width"], positions: Int[Tensor, "#batch time"], below: int | None = None
     ) -> Float[Tensor, "batch time width"]:
         """Return ``x`` with the vector of each position added, in the type of ``x``.
 
-        Raises ValueError for a place that has no vector, except in an exported model. To know, it waits for the device.
+        Raises ValueError for a place that has no vector, except in an exported model. To know, it waits for the device,
+        unless ``below``, which positions are less than, is within reach.
         """
         max_length = self.embedding.num_embeddings
-        if not torch.compiler.is_exporting() and (length := int(positions.max()) + 1) > max_length:
+        is_in_reach = torch.compiler.is_exporting() or (below is not None and below <= max_length)
+        if not is_in_reach and (length := int(positions.max()) + 1) > max_length:
             raise ValueError(
                 f"{length} tokens are more than the {max_length} that the learned positions reach; shorten the text, "
                 "or train with a larger max_length or another position_type"
@@ -405,13 +407,21 @@ class Positions(nn.Module):
         positions: Int[Tensor, "#batch time"] | None,
         documents: Int[Tensor, "batch all_time"] | None,
         cache: LayerCache | None,
+        below: int | None = None,
     ) -> Float[Tensor, "batch time width"]:
-        """Return ``x``, with the positions added if they are of a kind that is; without any, these are 0, 1, …"""
+        """Return ``x``, with the positions added if they are of a kind that is; without any, these are 0, 1, …
+
+        They are less than ``below``, if it is known.
+        """
         if self.added is None:
             return x
         if positions is None:
-            positions = torch.arange(x.shape[1], device=x.device)[None]
-        around = (documents, cache) if isinstance(self.added, ConvolutionalPositions) else (positions,)
+            positions, below = torch.arange(x.shape[1], device=x.device)[None], x.shape[1]
+        around: tuple[Any, ...] = (positions,)
+        if isinstance(self.added, ConvolutionalPositions):
+            around = (documents, cache)
+        elif isinstance(self.added, LearnedPositions):
+            around = (positions, below)
         placed: Tensor = self.added(x, *around)
         return placed
 

@@ -122,7 +122,8 @@ class TransformerStack(nn.Module):
         are_own = positions is None
         positions = own_positions if positions is None else positions
         padding = visibility.key_documents if documents is None else documents
-        x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
+        below = x.shape[1] if are_own and cache is None else None
+        x = self.positions.add(x, positions, padding, None if cache is None else cache.positions, below)
         own_norms, memory_norms = norms or (None, None)
         # Cross-attention sees every real token of the memory.
         of_memory = Visibility(causal=False)

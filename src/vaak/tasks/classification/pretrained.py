@@ -34,6 +34,7 @@ from vaak.tasks.pretrained import (
     write_tokenizer_config,
 )
 from vaak.tasks.quantised import Frozen, layers_in_nf4
+from vaak.tasks.transformers_internals import without_reading
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -152,7 +153,8 @@ class Pretrained(nn.Module):
 
     def hidden(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """``(row, time, width)`` of ``inputs`` ``(row, time)``, real where ``mask`` is True."""
-        hidden: Tensor = self.base(input_ids=inputs, attention_mask=mask.long()).last_hidden_state
+        with without_reading(inputs):
+            hidden: Tensor = self.base(input_ids=inputs, attention_mask=mask.long()).last_hidden_state
         return hidden
 
 

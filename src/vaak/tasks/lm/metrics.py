@@ -153,7 +153,7 @@ def get_visibility(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]
     """Return the model's options on which tokens see which: documents of packed rows; for an encoder, the padding."""
     if batch.extra["packed"]:
         documents = batch["documents"]
-        known = {"num_documents": round(batch.totals()["example"])} if documents.is_cuda else {}
+        known = {"num_documents": batch.count_at_most("example")} if documents.is_cuda else {}
         return {"documents": documents, **known}
     # A decoder doesn't see the padding after a token; a mixture's experts would count it, though.
     sees_padding = options.model_type == "encoder" or options.moe is not None

@@ -42,6 +42,7 @@ from vaak.nn.nf4 import num_weights
 from vaak.nn.stack import RECOMPUTES
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.ngram import TokenNgram
+from vaak.tasks.transformers_internals import without_reading
 
 
 def _add_noise(embedding: nn.Embedding, alpha: float) -> None:
@@ -161,10 +162,13 @@ class TransformersDecoder(MixedDecoder):
         input_ids: Int[Tensor, "batch time"],
         *,
         documents: Int[Tensor, "batch time"] | None = None,
+        num_documents: int | None = None,
         select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
         project: bool = True,
     ) -> Float[Tensor, "batch time vocab"] | HeadInputs:
         """Return the scores of every token at every position; arguments are those of ``TransformerModel``.
+
+        ``num_documents`` isn't used: transformers finds the documents by their positions.
 
         Without ``project``, what they are the product of is returned, where they are such a product.
         """
@@ -185,7 +189,8 @@ class TransformersDecoder(MixedDecoder):
     def _read(self, input_ids: Tensor, documents: Tensor | None, module: Any = None) -> Any:
         """Return the outputs of ``module`` (default: the whole network) for rows, whose padding is at their ends."""
         positions = {} if documents is None else {"position_ids": positions_in_documents(documents)}
-        return (module or self.network)(input_ids=input_ids, use_cache=False, **positions)
+        with without_reading(input_ids, is_packed=documents is not None):
+            return (module or self.network)(input_ids=input_ids, use_cache=False, **positions)
 
     def recompute(self, parts: Recomputation) -> None:
         """Keep only the layers' inputs in training, and compute the rest again in the backward pass, or not.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term, find_places
+from vaak.core.batch import Batch, Term, find_counted
 from vaak.core.errors import DataError
 from vaak.core.progress import progress
 from vaak.core.storage.files import sync_file
@@ -110,13 +110,14 @@ def answer_log_probabilities(model: nn.Module, batch: Batch) -> tuple[Tensor, Te
     """The log-probability of each answer ``(pair, 2)``, and the number of its tokens ``(pair, 2)``."""
     inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
     scored = targets != IGNORED
-    places = find_places(scored, batch.totals()["answer_token"])
+    places, is_real = find_counted(scored, batch, "answer_token")
     padding = {"mask": (batch["documents"] >= 0).flatten(0, 1)} if list_mixtures(model) else {}
     logits = model(inputs, select=places, **padding)
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    wanted = targets.flatten()[places]
+    # the last place, which stands for those that aren't, may have no target
+    wanted = targets.flatten()[places].clamp(min=0)
     each = exact.gather(-1, wanted[:, None])[:, 0] - exact.logsumexp(-1)
-    spread = each.new_zeros(scored.shape).masked_scatter(scored, each)
+    spread = each.new_zeros(scored.numel()).index_add(0, places, torch.where(is_real, each, 0.0)).view_as(scored)
     return spread.sum(1).view(-1, 2), scored.sum(1).view(-1, 2)
 
 

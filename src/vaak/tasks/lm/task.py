@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term, find_places
+from vaak.core.batch import Batch, Term, find_counted
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import compute_fingerprint, in_temporary_folder
 from vaak.core.task import Baselines, Outputs
@@ -386,8 +387,8 @@ class LanguageModelTask(ExportableTask):
             norms = options["norms"] = SquaredNorms(batch["documents"] >= 0)
         # An encoder predicts few places: they are picked before they grow as wide as the vocabulary.
         if not self.causal:
-            scored = options["select"] = find_places(targets != IGNORED, batch.totals()["token"])
-            targets = targets.flatten()[scored]
+            scored, is_real = find_counted(targets != IGNORED, batch, "token")
+            options["select"], targets = scored, torch.where(is_real, targets.flatten()[scored], IGNORED)
         logits = model(batch["inputs"], **options, **self.main_loss.model_options(model, targets))
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:

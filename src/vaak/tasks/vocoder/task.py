@@ -142,7 +142,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         """Return the loss of telling recordings from generated audio; nothing before the discriminators begin."""
         # torch.compile gives something of another type that has all it has.
         own = cast("VocoderModel", model)
-        options = self._discriminators_at(batch.step)
+        options = self._discriminators_at(batch)
         if options is None or own.discriminators is None:
             return {}
         with torch.no_grad():
@@ -161,7 +161,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         terms |= self.main_loss.further(ours, theirs, every, per="mel_bin")
         if STFT in self.experiment.training.loss.auxiliary:
             terms[STFT] = stft_loss(generated, real)
-        options = self._discriminators_at(batch.step)
+        options = self._discriminators_at(batch)
         if options is not None and own.discriminators is not None:
             scored = own.discriminators(generated)
             with torch.no_grad():
@@ -171,10 +171,10 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
             terms[MATCHING] = feature_matching_loss(real_scored, scored)
         return terms
 
-    def _discriminators_at(self, step: int | None) -> DiscriminatorsConfig | None:
-        """The options of discriminators, if they take part in a step; outside of training they do."""
+    def _discriminators_at(self, batch: Batch) -> DiscriminatorsConfig | None:
+        """The options of discriminators, if they take part in the batch's step; outside of training they do."""
         options = self.options.discriminators
-        return None if options is None or (step is not None and step < options.start_step) else options
+        return None if options is None or not batch.has_reached(options.start_step) else options
 
     def _generate(self, model: nn.Module, samples: Tensor) -> Tensor:
         """Generate audio from the spectrograms of samples ``(row, time)``."""

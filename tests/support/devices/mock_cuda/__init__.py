@@ -115,7 +115,13 @@ def _lstm_cell_backward(
     return of_gates, inner * keep, of_gates.sum(0) if has_bias else None
 
 
+def _histogram(operator: OpOverload, x: Tensor, *given: Any) -> Tensor:
+    found: Tensor = operator(x if x.is_floating_point() else x.double(), *given)
+    return found.to(x.dtype)
+
+
 SPECIAL: dict[str, Callable[..., Any]] = {
+    "aten::histc": _histogram,
     "aten::_softmax": _softmax,
     "aten::_log_softmax": _softmax,
     "aten::_softmax_backward_data": _softmax_backward,

@@ -59,7 +59,11 @@ class Graph(TorchDispatchMode):
                 one.untyped_storage()._cdata for one in tree_leaves(found) if isinstance(one, Tensor) and not is_view
             )
             return found
-        made = [] if written else [one for one in tree_leaves(found) if isinstance(one, Tensor)]
+        if torch.Tag.inplace_view in operator.tags:
+            # a shape is changed when an operator is called, not when its kernels run
+            return found
+        # by an alias, whose shape nothing changes
+        made = [] if written else [one.detach() for one in tree_leaves(found) if isinstance(one, Tensor)]
         self.own.update(one.untyped_storage()._cdata for one in made)
         self.calls.append((operator, args, kwargs, made))
         return found

@@ -53,6 +53,7 @@ from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
 from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers, quiet_transformers
 from vaak.tasks.pretrained import write_older_names
 from vaak.tasks.quantised import Frozen, layers_in_nf4
+from vaak.tasks.transformers_internals import without_reading
 
 log = logging.getLogger("vaak")
 BASE_KEY = "model.base"
@@ -328,7 +329,8 @@ class PretrainedCtc(CtcNetwork):
         dtype = next(inner.parameters()).dtype
         read, real = features.transpose(1, 2).to(dtype), length_mask(lengths, features.shape[2])
         if not self.kind.hides_frames:
-            return inner(read, attention_mask=real).last_hidden_state, frames
+            with without_reading(read):
+                return inner(read, attention_mask=real).last_hidden_state, frames
         states = self._transform(read, lengths, **masks)
         if inner.intermediate_ffn is not None:
             states = states + 0.5 * inner.intermediate_ffn(states)
@@ -354,7 +356,7 @@ class PretrainedCtc(CtcNetwork):
             hidden = torch.where(time_mask[..., None], instead.to(hidden.dtype), hidden)
         if channel_mask is not None:
             hidden = hidden.masked_fill(channel_mask[:, None], 0.0)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_reading(hidden):
             # WavLM's own masks cause the warning.
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")
             encoded: Tensor = inner.encoder(hidden, attention_mask=length_mask(frames, hidden.shape[1]))[0]

@@ -25,6 +25,7 @@ from vaak.tasks.asr.bases import DECODER_BASES, DecoderBase, count_steps
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.fetching import import_transformers, quiet_transformers
+from vaak.tasks.transformers_internals import without_reading
 
 
 class Encoded(NamedTuple):
@@ -107,7 +108,8 @@ class PretrainedDecoder(nn.Module):
             step *= stride
         mask = length_mask((frames - 1) * step + 1, features.shape[2])
         dtype = encoder.conv1.weight.dtype
-        found = encoder(features[:, 0].to(dtype), attention_mask=mask)
+        with without_reading(features):
+            found = encoder(features[:, 0].to(dtype), attention_mask=mask)
         return Encoded(found.last_hidden_state, frames)
 
     def decode(self, tokens: Tensor, encoded: Encoded) -> Tensor:
@@ -125,12 +127,13 @@ class PretrainedDecoder(nn.Module):
         return logits
 
     def _read(self, tokens: Tensor, encoded: Encoded) -> Tensor:
-        hidden: Tensor = self.base.model.decoder(
-            input_ids=tokens,
-            encoder_hidden_states=encoded.states,
-            encoder_attention_mask=encoded.mask,
-            use_cache=False,
-        ).last_hidden_state
+        with without_reading(tokens, is_packed=False):
+            hidden: Tensor = self.base.model.decoder(
+                input_ids=tokens,
+                encoder_hidden_states=encoded.states,
+                encoder_attention_mask=encoded.mask,
+                use_cache=False,
+            ).last_hidden_state
         return hidden
 
     def list_ends(self, end: int) -> int | list[int]:
