@@ -13,7 +13,6 @@ was changed by something else (a bit of memory, a file), or computed under other
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +26,7 @@ from vaak.config.changes import changes_between
 from vaak.config.optimization import UPDATE_CONDITIONS
 from vaak.config.trust import CODE, HASHES
 from vaak.config.yaml.text import flow_text, read_yaml
-from vaak.core.errors import CheckpointError, UserError
+from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json
 from vaak.engine.checkpoint.conditions import differences
@@ -48,11 +47,10 @@ from vaak.runs.replay import (
     ReplayAgreement,
     approaching,
     forwards_of_step,
+    load_step,
     require_one_way,
     take_steps_before,
 )
-
-log = logging.getLogger("vaak")
 
 DIFFERENCE_KINDS = ("data", "code", "versions", "hardware", "options")
 """Respects in which two runs may differ."""
@@ -281,13 +279,8 @@ def _departure(trainer: Trainer, directory: Path, agreement: ReplayAgreement, st
         before = agreement.logged_as(record)
         if record["step"] == step and before is not None and (what := _differing_value(before, record)) is not None:
             return f"{what} when it is computed again"
-    path = directory / "checkpoints" / step_folder(step)
-    if not path.is_dir():
-        return None
-    try:
-        saved = load_checkpoint(path)
-    except CheckpointError as error:
-        log.warning("%s: the weights of this step aren't compared", error)
+    saved = load_step(directory, step)
+    if saved is None:
         return None
     what = differing_tensor(_collect_tensors(saved), _collect_tensors(trainer.state.snapshot()))
     return None if what is None else f"the checkpoint's {what} when it is computed again"

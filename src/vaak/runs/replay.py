@@ -307,20 +307,26 @@ class ReplayAgreement:
         return self.logged.get(_key(record))
 
 
-def state_differences(trainer: Trainer, directory: Path) -> dict[str, float] | None:
-    """Compare a trainer's tensors with those of the run's checkpoint of its step; None where that isn't there, or,
-    with a warning, is damaged.
-
-    Returns, of each tensor that isn't the same to the bit, by part and name, the norm of the difference over the norm
-    that was saved; infinity where one of the two isn't there or has another shape.
-    """
-    path = directory / "checkpoints" / step_folder(trainer.position.step)
+def load_step(directory: Path, step: int) -> Snapshot | None:
+    """Load a run's checkpoint of a step to compare it; None without one, or, with a warning, if it is damaged."""
+    path = directory / "checkpoints" / step_folder(step)
     if not path.is_dir():
         return None
     try:
-        saved = load_checkpoint(path)
+        return load_checkpoint(path)
     except CheckpointError as error:
         log.warning("%s: the weights of this step aren't compared", error)
+        return None
+
+
+def state_differences(trainer: Trainer, directory: Path) -> dict[str, float] | None:
+    """Compare a trainer's tensors with those of the run's checkpoint of its step; None without a whole checkpoint.
+
+    Returns, for each tensor that differs in a bit, by part and name, the norm of the difference over the norm of the
+    saved tensor; infinity if one of the two is missing or has another shape.
+    """
+    saved = load_step(directory, trainer.position.step)
+    if saved is None:
         return None
     now, found = trainer.state.snapshot(), dict[str, float]()
     for part in TENSORS:
