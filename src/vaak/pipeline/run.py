@@ -1,4 +1,4 @@
-"""A pipeline in its directory: which stages are to run and why, running them, and tables of what was or would be done.
+"""Run a pipeline in its directory: decide which stages run and why, run them, and print tables of the results.
 
 RUN/
   pipeline.json     which pipeline this is, and its options at the last start
@@ -50,10 +50,10 @@ STATE_NAMES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command that aren't the pipeline's.
+    """The options of the command that don't belong to the pipeline.
 
-    ``first`` is the stage from which all run again, ``only`` the one that alone runs. With ``find``, which gives the
-    pipeline in another process, each stage has its own.
+    All stages from ``first`` on run again; of all stages, ``only`` that one runs. With ``find``, which finds the
+    pipeline in another process, each stage runs in a separate process.
     """
 
     resume: bool = False
@@ -67,14 +67,14 @@ class Request:
 
     @property
     def continues(self) -> bool:
-        """Whether it may find stages that are done."""
+        """Whether earlier stages may be done already."""
         return self.resume or self.first is not None or self.only is not None
 
 
 def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
-    """The options that a directory's pipeline last started with; none where none has started.
+    """Return the options with which the pipeline in a directory last started; empty if none has started.
 
-    Raises UserError where another pipeline is there.
+    Raises UserError if the directory has another pipeline.
     """
     try:
         about = read_json(directory / PIPELINE_FILE)
@@ -89,32 +89,32 @@ def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
 
 
 def holds_a_pipeline(pipeline: Pipeline, directory: Path) -> bool:
-    """Whether a pipeline has begun in a folder. Raises UserError for one that has only something else in it."""
+    """Return whether a pipeline has started in a folder. Raises UserError if the folder has other files only."""
     if (directory / PIPELINE_FILE).exists() or any((directory / stage.name).exists() for stage in pipeline.stages):
         return True
     there = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     if others := [name for name in there if name[0] != "." and not name.endswith(".log")]:
         raise UserError(
-            f"{directory} has no pipeline to resume: it has no {PIPELINE_FILE}, but {', '.join(others[:5])}; check "
+            f"{directory} has no pipeline to resume: it has {', '.join(others[:5])}, but no {PIPELINE_FILE}; check "
             "--output-dir, or leave out --resume to start one there"
         )
     return False
 
 
 class PipelinePlan:
-    """The stages that a request is about, and the status of each, found when its turn comes."""
+    """The stages of a request; the status of each is found when its turn comes."""
 
     def __init__(self, pipeline: Pipeline, options: Options, directory: Path, request: Request) -> None:
-        """Raises UserError for a stage that isn't there or that the options leave out, and for a folder of others."""
+        """Raise UserError for a stage that doesn't exist or that the options leave out, and for a folder of others."""
         self.pipeline, self.options, self.directory, self.request = pipeline, options, directory, request
         self.jobs = request.jobs
         self.begins = request.resume and not holds_a_pipeline(pipeline, directory)
         asked = list(pipeline.asked_for(options))
         for name in filter(None, (request.first, request.only)):
             if pipeline.stage(name) not in asked:
-                raise UserError(f"stage {name} has no part in {pipeline.name} with these options")
+                raise UserError(f"stage {name} is not part of {pipeline.name} with these options")
         self.stages = asked
-        # With every stage that it reads, directly or through others.
+        # A single stage, and every stage that it reads, directly or through others.
         if request.only is not None:
             required = {request.only}
             for stage in reversed(asked):
@@ -127,47 +127,43 @@ class PipelinePlan:
         self.trusts_runs = request.trust_code
 
     def is_to_run(self, stage: Stage) -> bool:
-        """Whether a stage may run, and isn't only read."""
+        """Return whether a stage may run; others are only read."""
         return self.request.only in (None, stage.name)
 
-    def standing(self, stage: Stage) -> tuple[StageStatus, Parts]:
-        """Return a stage's state and what its results depend on; where it is done, its digest counts for later ones.
+    def get_status(self, stage: Stage) -> tuple[StageStatus, Parts]:
+        """Return a stage's status and what its results depend on; if it is done, keep its digest for later stages.
 
-        Raises UserError where it isn't, and may not run.
+        Raises UserError for a stage that isn't done and may not run.
         """
         forced = stage.name in self._forced and self.is_to_run(stage)
         parts = collect_dependencies(stage, self.options, self.digests)
-        standing = status_of_stage(stage, self.directory / stage.name, parts, forced)
-        if standing.verdict == "done":
-            self.digests[stage.name] = stage.digest(standing.manifest["outputs"])
+        status = status_of_stage(stage, self.directory / stage.name, parts, forced)
+        if status.verdict == "done":
+            self.digests[stage.name] = stage.digest(status.manifest["outputs"])
         elif not self.is_to_run(stage):
             raise UserError(
-                f"stage {self.request.only} reads {stage.name}, which is not done ({standing.why}); run it first: "
+                f"stage {self.request.only} reads {stage.name}, which is not done ({status.why}); run it first: "
                 f"--only {stage.name}"
             )
-        return standing, parts
+        return status, parts
 
     def inputs(self, stage: Stage) -> dict[str, Path]:
-        """The folders that a stage reads, by the names under which its body finds them."""
+        """Return the folders that a stage reads, by the names under which its body finds them."""
         there = {one.name for one in self.stages}
         return {stage.roles.get(name, name): self.directory / name for name in stage.after if name in there}
 
     def forecast(self) -> Iterator[tuple[PipelineRow, Forecast]]:
-        """Yield what would run and why, with what it would take: as the stage says, or as it took the last time."""
+        """Yield a row for each stage, with its costs if it would run: as the stage estimates, or as the last time."""
         waiting: set[str] = set()
         for stage in self.stages:
             above = [name for name in stage.after if name in waiting]
             for name in above:
-                # As if its outputs were to be the same again.
+                # Assumes that its outputs will be the same again.
                 self.digests[name] = self._digest_read(stage, name)
-            standing, _ = self.standing(stage)
-            row = PipelineRow(stage.name, standing.verdict, standing.why)
-            if standing.verdict == "done":
-                row = (
-                    PipelineRow(stage.name, "may run", f"if other outputs come from {', '.join(above)}")
-                    if above
-                    else row
-                )
+            status, _ = self.get_status(stage)
+            row = PipelineRow(stage.name, status.verdict, status.why)
+            if status.verdict == "done" and above:
+                row = PipelineRow(stage.name, "may run", f"if the outputs of {', '.join(above)} change")
             if row.state != "done":
                 waiting.add(stage.name)
             yield row, self._forecast(stage) if stage.name in waiting else Forecast()
@@ -192,10 +188,11 @@ class PipelinePlan:
 
 
 def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request: Request) -> list[PipelineRow]:
-    """Run what a request is about, in a directory; a row for each stage.
+    """Run the stages of a request in a directory; return a row for each stage.
 
-    Raises UserError where the directory is another's or holds a run that is not to be resumed, and errors of stages;
-    finished work stays, and ``results.md`` lists it.
+    Raises UserError if the directory is another pipeline's, or has a run that isn't to be resumed, and the errors of
+    stages. Finished stages stay, and ``results.md`` lists them. On other ranks than 0 this helps rank 0, and returns no
+    rows.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size > 1 and request.find is not None:
@@ -207,49 +204,55 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     has_begun = any((directory / stage.name).exists() for stage in pipeline.stages)
     if options_before(pipeline, directory) and has_begun and not request.continues:
         raise UserError(f"{directory} already holds a run: add --resume to resume it, or give another --output-dir")
-    with _held(directory), _logged(directory, request) as log_file:
+    with _locked(directory), _logged(directory, request) as log_file:
         if plan.begins:
             log.warning("there is nothing to resume in %s: the pipeline starts there", directory)
         write_json(
             directory / PIPELINE_FILE, {"pipeline": pipeline.name, "options": refer(options.model_dump(mode="json"))}
         )
-        rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
         helpers = Helpers(directory, world_size) if world_size > 1 else None
         plan.jobs = replace(request.jobs, helpers=helpers)
-        # A folder that has begun may have come from elsewhere, and so may the runs in it.
+        # The folder of an earlier start may have come from elsewhere, and so may the runs in it.
         plan.trusts_runs = request.trust_code or not has_begun
-        has_failed = True
+        return _run_stages(plan, log_file, helpers)
+
+
+def _run_stages(plan: PipelinePlan, log_file: Path, helpers: Helpers | None) -> list[PipelineRow]:
+    """Run the stages one after another; return a row for each. Writes ``results.md``, also after an error."""
+    rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
+    has_failed = True
+    try:
+        for index, stage in enumerate(plan.stages):
+            # Counts as failed until it returns, so that the table is right after any error.
+            rows[index] = PipelineRow(stage.name, "failed")
+            rows[index] = _run(plan, stage, log_file)
+        has_failed = False
+    except (KeyboardInterrupt, Exception) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
+        rows = [row if row.state != "failed" else PipelineRow(row.stage, "failed", reason) for row in rows]
+        raise
+    finally:
+        if helpers is not None:
+            # The other ranks wait for orders, and would wait until this process is gone.
+            helpers.close(has_failed)
+        results = plan.directory / RESULTS
         try:
-            for index, stage in enumerate(plan.stages):
-                # Failed until it returns: so the table is right, whatever ends this.
-                rows[index] = PipelineRow(stage.name, "failed")
-                rows[index] = _run(plan, stage, log_file)
-            has_failed = False
-        except (KeyboardInterrupt, Exception) as error:
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-            rows = [row if row.state != "failed" else PipelineRow(row.stage, "failed", reason) for row in rows]
-            raise
-        finally:
-            if helpers is not None:
-                # The others wait for orders, and would wait until this process is gone.
-                helpers.close(has_failed)
-            try:
-                write_text(directory / RESULTS, markdown_report(pipeline, options, rows))
-            # A full disk mustn't hide the error that ended the pipeline.
-            except OSError as error:
-                log.warning("%s can't be written: %s", directory / RESULTS, error.strerror or error)
-            for line in table(rows):
-                log.info("%s", line)
+            write_text(results, markdown_report(plan.pipeline, plan.options, rows))
+        except OSError as error:
+            # Logged, because a full disk must not hide the error that ended the pipeline.
+            log.warning("%s can't be written: %s", results, error.strerror or error)
+        for line in table(rows):
+            log.info("%s", line)
     return rows
 
 
 def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
-    """Run a stage unless it is done; its row."""
-    (standing, parts), request, directory = plan.standing(stage), plan.request, plan.directory
-    if standing.verdict == "done":
+    """Run a stage unless it is done; return its row."""
+    (status, parts), request, directory = plan.get_status(stage), plan.request, plan.directory
+    if status.verdict == "done":
         log.info("%s: up to date", stage.name)
-        return PipelineRow.of(stage.name, "up to date", standing.manifest, _read_report(stage, directory))
-    log.info("%s: %s (%s)", stage.name, ACTIONS_IN_WORDS[standing.verdict], standing.why)
+        return PipelineRow.of(stage.name, "up to date", status.manifest, _read_report(stage, directory))
+    log.info("%s: %s (%s)", stage.name, ACTIONS_IN_WORDS[status.verdict], status.why)
     job = Job(
         stage=stage.name,
         directory=directory,
@@ -262,32 +265,35 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
         trust_code=request.trust_code,
         trusts_runs=plan.trusts_runs,
     )
-    if moved := make_ready(standing, job):
-        log.info("%s: its earlier files are in %s now; delete them if you don't need them", stage.name, moved)
+    if moved := make_ready(status, job):
+        log.info("%s: its earlier files were moved to %s; delete them if you don't need them", stage.name, moved)
     if request.find is None:
         run_body(plan.pipeline, job)
-        # A separate process gives all memory back when its stage ends; here the next stage runs in this one.
+        # The next stage runs in this process; a separate one would release all memory when it ends.
         release_memory()
     else:
         run_in_own_process(request.find, stage, job)
     manifest = read_json(job.folder / MANIFEST)
     plan.digests[stage.name] = stage.digest(manifest["outputs"])
-    return PipelineRow.of(stage.name, STATE_NAMES[standing.verdict], manifest, _read_report(stage, directory))
+    return PipelineRow.of(stage.name, STATE_NAMES[status.verdict], manifest, _read_report(stage, directory))
 
 
 def _read_report(stage: Stage, directory: Path) -> dict[str, Any]:
-    """Return the report of a stage that is done; empty where it has none."""
+    """Read the report of a stage that is done; empty if it has none."""
     return dict(read_json(directory / stage.name / stage.report)) if stage.report else {}
 
 
 @contextlib.contextmanager
-def _held(directory: Path) -> Iterator[None]:
-    """Make the directory and hold its lock. Raises UserError where it can't be made, or another process has it."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Create the directory and lock it within this context.
+
+    Raises UserError if it can't be created, or another process has the lock.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} can't be created: {error.strerror}; give another --output-dir") from error
-    # The runs in it are examined where they are opened.
+    # Runs in the directory are checked when they are opened.
     require_own_files(directory, deep=False)
     with only_writer(directory, "give another --output-dir"):
         yield
@@ -295,7 +301,10 @@ def _held(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logged(directory: Path, request: Request) -> Iterator[Path]:
-    """Send messages to the console and the log's file, whose path this yields. Raises UserError where it can't be."""
+    """Within this context, log to the console and to a file, whose path is yielded.
+
+    Raises UserError if the file can't be written.
+    """
     path = (request.log_file or directory / LOG).absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ def test_a_folder_of_something_else_is_not_resumed(tiny: Any, tmp_path: Path) ->
         code, pieces, said = tiny("--resume", "--output-dir", "photos", *also)
         assert (code, pieces) == (2, Counter())
         assert said == (
-            "photos has no pipeline to resume: it has no pipeline.json, but cat.jpg; check --output-dir, or leave "
+            "photos has no pipeline to resume: it has cat.jpg, but no pipeline.json; check --output-dir, or leave "
             "out --resume to start one there\n"
         )
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
@@ -162,7 +162,7 @@ def test_from_and_only(tiny: Any, tmp_path: Path) -> None:
     assert tiny("--from", "sums", "--only", "sums")[1] == SUMS
     assert tiny("--resume")[1] == Counter(), "the same outputs again: what reads them stays valid"
     assert "has no stage nothing; it has numbers, sums, model, result" in tiny("--from", "nothing")[2]
-    assert "stage model has no part in tiny with these options" in tiny("--only", "model")[2]
+    assert "stage model is not part of tiny with these options" in tiny("--only", "model")[2]
 
 
 def test_a_dry_run_says_what_why_and_how_much_and_changes_nothing(tiny: Any, vaak: Command, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_dry_run_says_what_why_and_how_much_and_changes_nothing(tiny: Any, vaa
     assert planned[1]["seconds"] >= 0, "what it took the last time"
     assert planned[1]["memory_bytes"] > 1 << 20
     planned = json.loads(vaak("pipeline", REFERENCE, "--resume", "--power", 3, "--dry-run", "--json")[1])
-    assert (planned[2]["state"], planned[2]["why"]) == ("may run", "if other outputs come from sums")
+    assert (planned[2]["state"], planned[2]["why"]) == ("may run", "if the outputs of sums change")
     assert contents(tmp_path) == before
 
 

@@ -174,7 +174,7 @@ def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
         (("--fp16", "--bf16"), "--fp16 and --bf16 are both given"),
         (("--top-k", 9), "top_k (9) is more than num_experts (8)"),
         (("--metric", "cosine", "--hdbscan-algorithm", "prims_kdtree"), "can't use metric cosine"),
-        (("--mode", "quick", "--skip-pretraining", "--num-experts", 2, "--only", "gate"), "stage gate has no part in"),
+        (("--mode", "quick", "--skip-pretraining", "--num-experts", 2, "--only", "gate"), "stage gate is not part of"),
     ],
 )
 def test_mistakes_are_said_in_a_line(
