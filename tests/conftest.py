@@ -22,7 +22,7 @@ from commands import Commands
 from trained_once import evaluations_show, runs_end_with, trained_once
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
-from vaak.config.tasks import _LASTING_SPECS, REGISTERED_TASKS, built_in
+from vaak.config.tasks import _CACHED_SPECS, REGISTERED_TASKS, built_in
 from vaak.core import progress
 from vaak.runs.preflight.doctor import packages
 
@@ -95,10 +95,10 @@ def _nothing_stays_registered() -> Iterator[None]:
     The metrics that these declare would give units to figures of later tests.
     """
     before, tasks = {key: dict(names) for key, names in REGISTERED.items()}, dict(REGISTERED_TASKS)
-    looked_up = set(_LASTING_SPECS)
+    looked_up = set(_CACHED_SPECS)
     yield
-    for name in _LASTING_SPECS.keys() - looked_up - built_in():
-        del _LASTING_SPECS[name]
+    for name in _CACHED_SPECS.keys() - looked_up - built_in():
+        del _CACHED_SPECS[name]
     for registered, found in ((REGISTERED, before), (REGISTERED_TASKS, tasks)):
         registered.clear()
         registered.update(found)

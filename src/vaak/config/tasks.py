@@ -1,9 +1,13 @@
 """The tasks that a YAML can name, and what each declares about its configuration, as one ``TaskSpec``.
 
-A task is a folder of ``vaak.tasks`` with a ``spec.py`` that holds its SPEC; or a class that an installed package offers
-as an entry point of the group ``vaak.tasks``; or a user's own class, ``./file.py:Name`` or ``package.module:Name``; or
-a class that a program registered under a name. In place of a class there may be a task object, which is copied for each
-run. Nothing else in ``config`` knows a task.
+A task is one of these:
+
+- a folder of ``vaak.tasks`` with a ``spec.py`` that has its SPEC
+- a class that an installed package offers as an entry point of the group ``vaak.tasks``
+- a user's own class, ``./file.py:Name`` or ``package.module:Name``
+- a class that a program registered under a name
+
+Instead of a class there may be a task object, which is copied for each run. Nothing else in ``config`` knows a task.
 """
 
 from __future__ import annotations
@@ -34,9 +38,10 @@ FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"
 class CheckFinding:
     """A check's finding about one option, by its dotted key.
 
-    ``impossible`` ends the load. ``impossible if given`` does so only where the user gave the option, whose default
-    otherwise yields. ``no effect`` and ``remark`` are warnings for who gave it; an option without effect is left out of
-    resolved configurations.
+    - ``impossible``: an error
+    - ``impossible if given``: an error if the user gave the option; its default is ignored
+    - ``no effect`` and ``remark``: a warning if the user gave the option; an option without effect is left out of
+      resolved configurations
     """
 
     kind: FindingKind
@@ -57,7 +62,7 @@ def no_effect(key: str, message: str) -> CheckFinding:
 
 
 def unread_input(key: str, value: Any, message: str) -> CheckFinding:
-    """An error where a file or model is named (``value``) that would not be read; else the option has no effect."""
+    """Return an error if a file or model is named (``value``) that would not be read; else ``no effect``."""
     return impossible_if_given(key, f"{message}; leave it out") if value else no_effect(key, message)
 
 
@@ -66,16 +71,17 @@ def remark(key: str, message: str) -> CheckFinding:
 
 
 def only_length(experiment: Any) -> Mapping[str, str]:
-    """The measures of difficulty that data have not whose examples are compared by their lengths only."""
+    """Return the measures of difficulty, with the reason, that data lack if examples have nothing but a length."""
     return dict.fromkeys(("lexical", "morphology"), "examples of this task are compared by length only")
 
 
 @dataclass(frozen=True)
 class ExportedFolder:
-    """The values from which a card's Python code that uses an exported model is written.
+    """An exported folder, as the functions see it that write the Python code in its model card.
 
-    ``name`` is the folder's, with no character that Python would read otherwise, and ``files`` are those in it.
-    ``options`` are the run's, as plain values; they may be a stranger's. ``languages`` are codes that the user gave.
+    ``name`` is the folder's name, without characters that Python code would have to escape, and ``files`` are the
+    names in it. ``options`` are the run's, as plain values; they may come from a stranger. ``languages`` are codes that
+    the user gave.
     """
 
     name: str
@@ -84,15 +90,15 @@ class ExportedFolder:
     languages: Sequence[str] = ()
 
     def option(self, key: str) -> Any:
-        """Return the value of an option by its dotted key; None where there is none."""
+        """Return the value of an option by its dotted key; None if it doesn't exist."""
         return value_at(self.options, key)
 
 
 class TaskPipeline(NamedTuple):
     """A pipeline that a task brings, for ``vaak pipeline NAME``.
 
-    ``where`` it is, as ``module:NAME``. ``shown`` is the folder, below the pipeline's own, of the run that
-    ``vaak report`` shows of it; empty: none.
+    ``where`` is its place, as ``module:NAME``. ``shown`` is the folder in the pipeline's own of the run that
+    ``vaak report`` shows for it; empty: none.
     """
 
     where: str
@@ -103,22 +109,22 @@ class TaskPipeline(NamedTuple):
 class ExportFormat:
     """A format in which a task writes its models, by the method ``export_NAME`` (a hyphen becomes an underscore).
 
-    It is called with the model, the folder, which it makes, and options by their names.
+    The method is called with the model, the folder to create, and its options by name.
 
     library
-        The library that reads it, by the Hub's name.
+        The library that reads the format, by its name on the Hub.
     code
-        Makes the Python code that uses an exported model, for its card; empty: none is shown.
+        Writes the Python code that uses an exported model, for its card; empty: none is shown.
     note
-        What a user of the exported model has to know, in Markdown.
+        What users of the exported model have to know, in Markdown.
     options
-        Those of ``vaak export`` that the method takes: ``expert``, ``vocoder``, ``words``.
+        The options of ``vaak export`` that the method takes: ``expert``, ``vocoder``, ``words``.
     quantizations
         The types that the weights may have, by the format's own names.
     is_unmerged
-        Whether low-rank adapters are written apart from the weights that they change.
+        Whether low-rank adapters are written separately from the weights that they change.
     is_weights_alone
-        Whether nothing but the program that made a model can run it from that: no one is advised to use it instead.
+        Whether only the program that made a model can run it from this format, which is then not recommended.
     """
 
     library: str
@@ -131,7 +137,7 @@ class ExportFormat:
 
 
 ANY_COMMANDS = ("eval {run}", "predict {run} INPUT")
-"""How a run of any task is used."""
+"""Commands that use a run of any task."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +148,10 @@ class StarterData:
         What a corpus must have: ``texts``, ``labelled texts``, ``pairs``, ``audio``, ``transcribed audio`` or
         ``audio with speakers``.
     described
-        The same for people, in the error where there is none.
+        The same in words, for the error if no corpus has it.
     usual_for
-        The data for which this task is chosen where the user names none: one of the kinds above, or ``voice``
-        (recordings of one reader with their texts) or ``conversations``.
+        The data for which this task is chosen if the user names no task: one of the kinds above, ``voice`` (recordings
+        of one reader with their texts) or ``conversations``.
     """
 
     reads: str
@@ -155,100 +161,100 @@ class StarterData:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """The facts about a task without its class: types of its sections, defaults, checks, and how runs are used.
+    """Everything that Vaak knows about a task without importing its class.
 
     task
-        Where its class is, as ``module:Name``; a task of a user's own may leave it out, since the class holds the spec.
+        The place of its class, as ``module:Name``; a user's own task may leave it out, since its class has the spec.
     task_where
-        Its other classes, each for the experiments in which an option has a value: ``key=value`` → class.
+        Other classes for experiments in which an option has a certain value: ``key=value`` → class.
     model, data, training
         Types of these sections; with ``Extensible``, any key is accepted.
     audio, corpus
         Types of ``global_config`` and of an item of ``datasets``, for a task that reads audio.
     defaults
-        Values below everything that the user gives, as nested sections.
+        Defaults of the task, as nested sections; everything that the user gives overrides them.
     aliases
-        Other dotted keys → ours.
+        Other dotted keys → Vaak's own.
     shared, sides
         Sections of the model that stand for others (``vaak.config.yaml.aliases``).
     recognised_by, also_recognised_by
-        Keys, and ``key=value``, by which a YAML without ``task:`` is recognized as this task's; the latter only count
-        where the former point to no task, or to several.
-        Those of Vaak's own tasks are RECOGNISED_BY of their folders, so that no spec is imported for them.
+        Keys, and ``key=value``, by which a YAML without ``task:`` is recognised as this task's. The latter only count
+        if the former match no task, or several. Vaak's own tasks declare them as RECOGNISED_BY in their packages, so
+        that no spec has to be imported.
     short_names
-        Classes by short name, under the dotted keys that they may stand at.
+        Short names of classes, by the dotted keys at which they are allowed.
     used_by_models
-        Keys of classes that using a trained model executes, not only training it.
+        Dotted keys of classes that are executed when a trained model is used, not only in training.
     length_unit
-        What the lengths of examples count, and so which budget a bucketed batch may have.
+        The unit of examples' lengths, and so of the budget of a bucketed batch.
     metrics
         The metrics that evaluations in training may give in an experiment of this task, with the prefix of their split;
         a name that ends in ``/`` stands for all that begin with it. None: unknown.
     own_metrics
-        The metrics that its meters compute: how each is read, and whether more of it is better. Those of a task from
-        outside Vaak may be watched (``training.checkpoint.metric``) besides what ``metrics`` gives.
+        The metrics that its meters compute: how each is printed, and whether higher is better. Those of a task from
+        outside Vaak may be watched (``training.checkpoint.metric``) in addition to ``metrics``.
     losses
-        Those of Vaak's main losses that fit what the models predict, by short name; None: any may.
+        The main losses of Vaak that suit the predictions of its models, by short name; None: any.
     auxiliary_losses
         The task's own auxiliary losses, by the names that ``training.loss.auxiliary`` weighs; None: unknown.
     refused_batching
-        Types of ``training.batching`` that the task's data can't have, each with the reason.
+        Types of ``training.batching`` that the task's data can't have, with the reason.
     has_logits
-        Whether its models choose between classes, so that one can learn from another (``distillation``).
+        Whether its models predict class probabilities, which another model can learn from (``distillation``).
     has_class_weights
         Whether classes may have weights in the cross-entropy (``training.loss.main.weight``).
     loss_reads_head
-        Whether its main loss may read what logits are the product of (``training.performance.logits``).
+        Whether its main loss can be computed from the two factors of logits (``training.performance.logits``).
     refused_difficulties
-        Measures of ``training.curriculum`` that the data of an experiment don't have, each with the reason.
+        Measures of ``training.curriculum`` that the data of an experiment lack, with the reason.
     num_parameters
-        About how many parameters the model of an experiment has; None: unknown.
+        Estimates the number of parameters of an experiment's model; None: unknown.
     follows
-        Values of options that nobody gave and that follow from others, by dotted key, with why; from a function that
-        gives a value (None: not given) by its dotted key, and the folder of the configuration.
+        Values of options that aren't given and follow from others, by dotted key, with the reason. Arguments: a
+        function that returns a value (None: not given) by its dotted key, and the folder of the configuration.
     newer
-        Values that options which came later have in runs that were begun before them, by dotted key; from a function
-        that gives a value by its dotted key. Read only where a run's own configuration doesn't have the key.
+        Values that keep the behaviour of runs which started before an option existed, by dotted key. Argument: a
+        function that returns a value by its dotted key. Used only if a run's configuration lacks the key.
     settles
-        Options that are left open (``auto``), by dotted key, with the value that they have for an experiment on a
-        device of a type (``cuda``), and why. It is recorded with the run, which keeps it.
+        Values of options left open (``auto``) for an experiment on a type of device (``cuda``), by dotted key, with the
+        reason. They are recorded with the run, which keeps them.
     checks
         Finds options that exclude each other or have no effect, in an experiment of this task.
     commands
-        The command lines, without ``vaak``, to try on a trained run, in this order; from a function that gives the
-        value of one of its options by dotted key (None: not there). ``{run}`` stands for the run's folder.
-        ``eval {run}`` is of the test split where there is one, and left out where there is nothing to evaluate.
+        Command lines, without ``vaak``, to suggest after training, in this order. ``{run}`` stands for the run
+        directory. ``eval {run}`` evaluates the test split if there is one, and is left out without a split. Argument: a
+        function that returns the value of one of the run's options by dotted key (None: it doesn't exist).
     starter
-        Where the function is that fills a first YAML (``vaak init``), as ``module:Name``: sections of options, from
-        the corpora that were found, their amounts and the device (``vaak.runs.starter``). None: there is none.
+        The function that fills a first YAML (``vaak init``), as ``module:Name``: returns sections of options, given the
+        corpora that were found, their amounts and the device (``vaak.runs.starter``). None: there is none.
     starter_data
         The data that the starter needs. None: any audio for a task that reads audio, else texts.
     example
-        Where the function is that writes a small data set into a folder (``vaak init --example``).
+        The function that writes a small data set into a folder (``vaak init --example``), as ``module:Name``.
     endpoints
-        What ``vaak serve`` answers for a trained run, besides ``/predict``, by the names of ``vaak.serve.routes``; from
-        a function that gives the value of one of its options by dotted key (None: not there).
+        The endpoints of ``vaak serve`` for a trained run, besides ``/predict``, by their names in
+        ``vaak.serve.app.ENDPOINTS``. Argument: as of ``commands``.
     exports
-        The formats that its models can be written in, the most useful first. ``Task.refused_exports`` says which of
-        them a run can't have, and why.
+        The formats in which its models can be written, the most useful first. ``Task.refused_exports`` returns those
+        that a run can't have, with the reason.
     drawings
-        Where the functions are that draw more than a run's history (``vaak plot FOLDER... NAME``), by name, as
-        ``module:Name``. Each takes the folders and the file to write.
+        Functions that draw more than a run's history (``vaak plot FOLDER... NAME``), by name, as ``module:Name``. Each
+        takes the folders and the file to write.
     sections
-        Where the functions are that add to the report of a run, as ``module:Name``: of the run's facts
-        (``vaak.report.run_facts.RunFacts``), parts of the page.
+        Functions that return further parts of a run's report, as ``module:Name``, given the facts about the run
+        (``vaak.report.run_facts.RunFacts``).
     hub_tag
         The Hugging Face Hub's name for what its models do (``pipeline_tag``).
     opens
-        Options with which a pretrained model is used untrained, as nested sections; from a function of the model's
-        configuration (``config.json``, or a vocoder's ``config.yaml``), and of its folder or its name on the Hub. A
-        text completes "MODEL …" and says why it can't be used so; None: it isn't one of this task's.
+        Options with which a pretrained model is used untrained, as nested sections. Arguments: the model's
+        configuration (``config.json``, or a vocoder's ``config.yaml``), and its folder or name on the Hub. A string
+        completes "MODEL …" with the reason why it can't be used; None: it isn't a model of this task.
     uses
-        The commands, besides those for runs of any task, that use its runs (``transcribe``), and the options that may
-        name one (``predict --embeddings``, ``data.decoding.lm``), each with the ``key=value`` of which an experiment
-        must have one; empty: any experiment does. Its class has the methods that they call.
+        The commands that use its runs, besides those for any task (``transcribe``), and the options that may name one
+        (``predict --embeddings``, ``data.decoding.lm``), with the ``key=value`` conditions of which an experiment must
+        meet one; empty: any experiment may be used. Its class has the methods that they call.
     pipelines
-        The pipelines that it brings, by name.
+        The pipelines of the task, by name.
     """
 
     task: str | None = None
@@ -296,12 +302,12 @@ class TaskSpec:
 
     @property
     def stand_ins(self) -> SectionShortcuts:
-        """Which sections of the model stand for others."""
+        """The sections of the model that stand for others."""
         return SectionShortcuts(self.shared, self.sides)
 
 
 def value_at(options: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key of nested plain values; None where there is none.
+    """Return the value at a dotted key of nested plain values; None if it doesn't exist.
 
     >>> value_at({"model": {"d_model": 64}}, "model.d_model"), value_at({"model": 3}, "model.d_model")
     (64, None)
@@ -313,7 +319,7 @@ def value_at(options: Mapping[str, Any], key: str) -> Any:
 
 
 def load_name(reference: str) -> Any:
-    """The object that ``package.module:Name`` names.
+    """Import and return the object ``package.module:Name``.
 
     >>> load_name("vaak.config.tasks:TaskSpec") is TaskSpec
     True
@@ -331,7 +337,7 @@ REGISTERED_TASKS: dict[str, Any] = {}
 
 
 class RecognisedBy(NamedTuple):
-    """The keys that a task is recognized by (``TaskSpec``), and whether it reads audio."""
+    """The keys by which a task is recognised (``TaskSpec``), and whether it reads audio."""
 
     own: tuple[str, ...]
     shared: tuple[str, ...] = ()
@@ -339,9 +345,10 @@ class RecognisedBy(NamedTuple):
 
 
 class Tasks(Mapping[str, TaskSpec]):
-    """The tasks that have a name, in the order of their names; each one's spec is imported when it is asked for.
+    """The specs of tasks by name, in alphabetical order; each is imported when it is looked up.
 
-    Tasks of other packages are imported only to list all, or to look up theirs; a warning names each that can't be.
+    Tasks of other packages are imported only when all are listed, or they are looked up; a warning names each that
+    can't be imported.
     """
 
     def __getitem__(self, name: str) -> TaskSpec:
@@ -371,7 +378,7 @@ def built_in() -> frozenset[str]:
 
 @cache
 def installed() -> Mapping[str, EntryPoint]:
-    """Return the tasks of other packages that are installed, whether they can be imported or not."""
+    """Return the tasks of other installed packages, including those that can't be imported."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in built_in()}
 
 
@@ -398,56 +405,56 @@ TASKS = Tasks()
 
 
 def register_task(name: str, task: Any) -> None:
-    """Let ``task: name`` stand for a class, or for a task object, in this program; again, for another one.
+    """Register a class, or a task object, as ``task: name`` in this program; a second call replaces the first.
 
-    A run of it can be opened in every program that registers it. Raises UserError where the name is taken, or where
-    this is not a task.
+    Its runs can be opened by every program that registers it. Raises UserError if the name is one of Vaak's or of an
+    installed package, or if this isn't a task.
     """
     if not name.isidentifier():
         raise UserError(
             f"{name!r} can't be the name of a task: a name may contain only letters, digits and underscores"
         )
     if name in built_in() or name in installed():
-        raise UserError(f"there is a task {name} already; register yours under another name")
+        raise UserError(f"there is already a task {name}; register yours under another name")
     _require_spec(task, name)
     REGISTERED_TASKS[name] = task
 
 
 def load_spec(task: str) -> TaskSpec:
-    """The spec of a task, by its name or by the absolute reference of its class, which is then imported.
+    """Return the spec of a task, by its name or by the absolute reference of its class, which is then imported.
 
-    Raises UserError where a class has none.
+    Raises UserError for a class without a spec.
     """
     if task in REGISTERED_TASKS:
         return _require_spec(REGISTERED_TASKS[task], task)
-    return _lasting_spec(task)
+    return _cached_spec(task)
 
 
-_LASTING_SPECS: dict[str, TaskSpec] = {}
+_CACHED_SPECS: dict[str, TaskSpec] = {}
 
 
-def _lasting_spec(task: str) -> TaskSpec:
-    """The spec of a task that isn't registered, kept because it can't change."""
-    if task not in _LASTING_SPECS:
+def _cached_spec(task: str) -> TaskSpec:
+    """Return the spec of a task that isn't registered, which can't change and is cached."""
+    if task not in _CACHED_SPECS:
         is_ours = task in built_in()
         found = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC") if is_ours else _require_spec(_find_class(task), task)
-        _LASTING_SPECS[task] = found
-    return _LASTING_SPECS[task]
+        _CACHED_SPECS[task] = found
+    return _CACHED_SPECS[task]
 
 
 def specs_from_outside() -> list[TaskSpec]:
-    """Return the specs of tasks from outside Vaak that this program has: registered, or already looked up."""
-    looked_up = [spec for name, spec in _LASTING_SPECS.items() if name not in built_in()]
+    """Return the specs of tasks from outside Vaak that are registered or have been looked up."""
+    looked_up = [spec for name, spec in _CACHED_SPECS.items() if name not in built_in()]
     return [*map(load_spec, REGISTERED_TASKS), *looked_up]
 
 
 def list_pipelines() -> dict[str, TaskPipeline]:
-    """Return the pipelines of all tasks that have a name, by their own names; every spec is imported."""
+    """Return the pipelines of all named tasks, by their own names; this imports every spec."""
     return {name: pipeline for spec in TASKS.values() for name, pipeline in spec.pipelines.items()}
 
 
 def spec_by_name(task: object) -> TaskSpec:
-    """Return the spec of a task that has a name here; for any other a spec without facts, so that no code is executed.
+    """Return the spec of a named task; for others an empty spec, so that no user code is executed.
 
     >>> spec_by_name("lm").hub_tag, spec_by_name("./own.py:Task").hub_tag
     ('text-generation', None)
@@ -456,7 +463,7 @@ def spec_by_name(task: object) -> TaskSpec:
 
 
 def _require_spec(task: Any, name: str) -> TaskSpec:
-    """The spec of a class or object. Raises UserError where it has none."""
+    """Return the spec of a class or object. Raises UserError if it has none."""
     found = getattr(task, "SPEC", None)
     if not isinstance(found, TaskSpec):
         raise UserError(f"{name} is not a task: it has no SPEC; make it a subclass of vaak.Task")
@@ -464,28 +471,28 @@ def _require_spec(task: Any, name: str) -> TaskSpec:
 
 
 def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
-    """Return what makes a task of ``(experiment, directory, folder)``, by its name or, absolute, by its class.
+    """Return a function that makes a task, given ``(experiment, directory, folder)``.
 
-    Raises UserError where there is none.
+    ``task`` is its name, or the absolute reference of its class. Raises UserError if it doesn't exist.
     """
     found = _find_class(task)
-    others = _lasting_spec(task).task_where if task in built_in() else {}
+    others = _cached_spec(task).task_where if task in built_in() else {}
 
-    def chosen(experiment: Any, directory: Path, folder: Path) -> Any:
+    def make_chosen(experiment: Any, directory: Path, folder: Path) -> Any:
         return _choose_class(others, experiment, found)(experiment, directory, folder)
 
-    def copied(experiment: Any, directory: Path, folder: Path) -> Any:
+    def make_copy(experiment: Any, directory: Path, folder: Path) -> Any:
         made = copy.copy(found)
         made.experiment, made.directory, made.folder, made.reference = experiment, directory, folder, task
         return made
 
     if isinstance(found, type):
-        return chosen if others else found
-    return copied
+        return make_chosen if others else found
+    return make_copy
 
 
 def _choose_class(others: Mapping[str, str], experiment: Any, usual: Any) -> Any:
-    """Return the first of the other classes of a task whose ``key=value`` an experiment has; else the usual one."""
+    """Return the first of a task's other classes whose condition, ``key=value``, an experiment meets, or ``usual``."""
     for condition, reference in others.items():
         if has_value(experiment, condition):
             return load_name(reference)
@@ -493,26 +500,26 @@ def _choose_class(others: Mapping[str, str], experiment: Any, usual: Any) -> Any
 
 
 def has_value(experiment: Any, condition: str) -> bool:
-    """Return whether an experiment has the value of a condition, ``key=value``."""
+    """Return whether an experiment meets a condition, ``key=value``."""
     key, _, value = condition.partition("=")
     return str(attrgetter(key)(experiment)) == value
 
 
 def _find_class(task: str) -> Any:
-    """The class of a task, or the task object."""
+    """Return the class of a task, or the task object. Raises UserError if it doesn't exist."""
     if task in REGISTERED_TASKS:
         return REGISTERED_TASKS[task]
     if task in built_in():
-        return load_name(str(_lasting_spec(task).task))
+        return load_name(str(_cached_spec(task).task))
     if task in installed():
-        return _imported(installed()[task])
+        return _import_installed(installed()[task])
     if ":" not in task:
         raise UserError(f"the task {unknown_name(task, TASKS)}")
     return resolve_class(task, {}, Path("/"))
 
 
-def _imported(point: EntryPoint) -> Any:
-    """Return what another package's entry point names. Raises UserError where it can't be imported, for any reason."""
+def _import_installed(point: EntryPoint) -> Any:
+    """Import the task of another package's entry point. Raises UserError if that fails, for any reason."""
     try:
         return point.load()
     except (Exception, SystemExit) as error:
@@ -526,10 +533,10 @@ def _imported(point: EntryPoint) -> Any:
 
 
 def tasks_recognised(keys: set[str]) -> list[str]:
-    """Return the tasks that have one of these dotted keys as their own; of several, or none, those that share one.
+    """Return the tasks to which one of these dotted keys belongs; unless it is one task, those that share a key.
 
-    Sections of audio leave only the tasks that read audio. Of Vaak's own tasks only the folders'
-    ``__init__`` is imported; those of other packages only where these have no single answer.
+    With sections of audio, only tasks that read audio count. Of Vaak's own tasks only the packages' ``__init__`` is
+    imported; tasks of other packages are imported only if these give no single answer.
     """
     tasks: dict[str, RecognisedBy] = {name: load_name(f"{TASKS_PACKAGE}.{name}:RECOGNISED_BY") for name in built_in()}
     tasks |= {name: _recognised_by(load_spec(name)) for name in REGISTERED_TASKS}
@@ -545,7 +552,7 @@ def _recognised_by(spec: TaskSpec) -> RecognisedBy:
 
 
 def _tasks_having(keys: set[str], tasks: Mapping[str, RecognisedBy]) -> tuple[list[str], list[str]]:
-    """Return the tasks that have one of the keys as their own, and those (if any, of these) that share one."""
+    """Return the tasks to which one of the keys belongs, and the tasks (among these, if any) that share one."""
     able = {name: tasks[name] for name in sorted(tasks) if tasks[name].reads_audio or not keys & AUDIO_SECTIONS}
     own = [name for name, row in able.items() if keys & set(row.own)]
     return own, [name for name, row in able.items() if keys & set(row.shared) and (not own or name in own)]

@@ -175,7 +175,7 @@ def test_a_yaml_and_dicts(tiny_text, tmp_path):
         (lambda: vaak.fit("lm", "runs/x", epochs=torch.ones(1)), "epochs is a Tensor; expected a number"),
         (lambda: vaak.load_config(cast(Any, 3)), "a configuration is a YAML file or a dict of sections, not a int"),
         (lambda: vaak.load_config({"task": "speech"}), "task: is 'speech'; expected one of"),
-        (lambda: vaak.register_task("lm", vaak.Task), "there is a task lm already"),
+        (lambda: vaak.register_task("lm", vaak.Task), "there is already a task lm"),
         (lambda: vaak.register_task("a b", vaak.Task), "'a b' can't be the name of a task"),
         (lambda: vaak.register_task("own", torch.nn.Linear), "own is not a task: it has no SPEC"),
         (lambda: vaak.check(3), "vaak.check was given a int"),

@@ -291,7 +291,7 @@ def installed_sorter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _forget_what_is_installed() -> None:
-    vaak_tasks._LASTING_SPECS.pop("sorter", None)
+    vaak_tasks._CACHED_SPECS.pop("sorter", None)
     for cached in (vaak_tasks.why_unusable, vaak_tasks.usable):
         cached.cache_clear()
 
@@ -385,7 +385,7 @@ def test_init_makes_an_example_and_a_yaml_of_an_installed_task(
     experiment = load([tmp_path / "sorter.yml"]).experiment
     assert (experiment.task, experiment.data.num_words, experiment.training.max_steps) == ("sorter", 3, 2)
     monkeypatch.setattr(Sorter, "SPEC", replace(Sorter.SPEC, example=None))
-    vaak_tasks._LASTING_SPECS.pop("sorter")
+    vaak_tasks._CACHED_SPECS.pop("sorter")
     code, _, err = vaak("init", "sorter", "--example", "--data", "there", "--output", "other.yml")
     assert (code, err) == (2, "sorter: no example is made for it; give your own data by --data\n")
 
