@@ -227,7 +227,7 @@ def test_an_installed_wheel_trains_with_each_extra_alone(extra: str | None, whee
     asked = ["training.max_steps=2", "training.logging.tensorboard=false", "training.scheduler.warmup_steps=0"]
     done = run(program, "train", "training_minimal", *asked)
     assert done.returncode == 0, done.stderr
-    assert f"the recipe that Vaak brings along, {site}" in done.stderr
+    assert f"using Vaak's recipe {site}" in done.stderr
     done = run(program, "doctor", "--thorough", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["trains"]) == (0, True), done.stdout

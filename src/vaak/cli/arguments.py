@@ -1,8 +1,7 @@
-"""The arguments of commands: files and ``key=value``, options that many commands share, options made from a section.
+"""Arguments of commands: files and ``key=value``, options that many commands share, options made from a section.
 
-The commands that use a trained model (``on_a_run``) have the options of ``ChosenRun`` and those of the configuration's
-section on prediction (``add_options``), with the same meaning and help. A new option is written in one of these,
-once. Texts are an argument itself, the lines of a file, or those of standard input.
+All commands that use a trained model (``on_a_run``) have the options of ``ChosenRun``, and those of the configuration's
+section on prediction (``add_options``), so each of these options is defined once, with the same meaning and help.
 """
 
 from __future__ import annotations
@@ -32,35 +31,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 RUNS = "runs"
-"""The folder in which runs are, unless a configuration says otherwise."""
+"""The folder of runs, unless a configuration names another."""
 OPTION_KEY = re.compile(r"[a-z_]\w*(\.\w+)*")
 RECIPE_NAME = re.compile(r"[\w-]+(/[\w-]+)+")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
 
 
 def complete_configurations(incomplete: str) -> list[str]:
-    """Return the recipes that a word may begin, and the folders and YAML files; none is read."""
+    """Complete names of recipes, folders and YAML files, without reading any."""
     from vaak.config.yaml.recipes import recipes
 
     return [name for name in recipes() if name.startswith(incomplete)] + _entries(incomplete, YAML_ENDINGS[:2])
 
 
 def complete_tasks(incomplete: str) -> list[str]:
-    """Return the tasks that a word may begin."""
+    """Complete names of tasks."""
     from vaak.config.tasks import TASKS
 
     return [name for name in TASKS if name.startswith(incomplete)]
 
 
 def complete_tasks_and_recipes(incomplete: str) -> list[str]:
-    """Complete the names of tasks and recipes, which ``vaak init`` takes."""
+    """Complete names of tasks and recipes, for ``vaak init``."""
     return [*complete_tasks(incomplete), *complete_configurations(incomplete)]
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Return the runs that a word may begin, checkpoints of one that is typed, and folders."""
-    there = [file.parent for pattern in ("*/config.yml", "*/*/config.yml") for file in Path(RUNS).glob(pattern)]
-    found = [str(run) for run in sorted(there) if str(run).startswith(incomplete)]
+    """Complete names of runs, of checkpoints if a run is typed, and of folders."""
+    runs = [file.parent for pattern in ("*/config.yml", "*/*/config.yml") for file in Path(RUNS).glob(pattern)]
+    found = [str(run) for run in sorted(runs) if str(run).startswith(incomplete)]
     typed = incomplete.rstrip("/")
     if typed in found or Path(typed, "config.yml").is_file():
         found += [str(path) for path in sorted(Path(typed, "checkpoints").glob("*")) if path.is_dir()]
@@ -68,7 +67,7 @@ def complete_runs(incomplete: str) -> list[str]:
 
 
 def _entries(incomplete: str, endings: tuple[str, ...] = ()) -> list[str]:
-    """The folders that a word may begin, with a slash, and the files with one of the endings."""
+    """Return the folders that begin with ``incomplete``, with a slash, and the files with one of the ``endings``."""
     folder, name = os.path.split(incomplete)
     try:
         entries = sorted(os.scandir(folder or os.curdir), key=lambda entry: entry.name)
@@ -80,22 +79,22 @@ def _entries(incomplete: str, endings: tuple[str, ...] = ()) -> list[str]:
         for entry in entries
         if entry.name.startswith(name)
         and entry.name.startswith(".") == hidden
-        # No name ends with a slash, so without endings only folders are offered.
+        # No name ends with a slash, so without endings only folders match.
         and (entry.is_dir() or entry.name.endswith(endings or "/"))
     ]
 
 
 def require_run(path: Path | None) -> Path | None:
-    """Return a path, unless it can't be a run or a checkpoint: then raise UserError, with the nearest run.
+    """Return ``path``. Raises UserError, with the nearest run, if it can't be a run or a checkpoint.
 
-    Only names of files are checked, so that the error comes before torch is imported; ``resolve_run`` decides.
+    This only checks which files exist, so that the error comes before torch is imported; ``resolve_run`` decides.
     """
     if path is None:
         return None
     from vaak.runs.base import is_base
 
     if path.exists() and is_base(path):
-        raise UserError(f"{path} is a pretrained model; this command needs a run, which Vaak has trained")
+        raise UserError(f"{path} is a pretrained model; this command requires a run that Vaak has trained")
     around = (path, path.parent, path.parent.parent)
     signs = ("config.yml", "owner.json", "MANIFEST.json")
     # best and last are files, each of which names a checkpoint.
@@ -109,7 +108,7 @@ def require_run(path: Path | None) -> Path | None:
 
 
 def require_model(path: Path | None) -> Path | None:
-    """Return a path, unless it can't be a run, a checkpoint or a pretrained model: then raise UserError."""
+    """Return ``path``. Raises UserError if it can't be a run, a checkpoint or a pretrained model."""
     from vaak.runs.base import explain_no_base, is_base
 
     if path is None or is_base(path):
@@ -121,18 +120,18 @@ def require_model(path: Path | None) -> Path | None:
 
 
 def run_argument(about: str, metavar: str | None = None, *, or_model: bool = False) -> Any:
-    """Return the argument of a command that takes a run: completed, and looked at before anything is imported.
+    """Return the argument for a run, with completion; its path is checked before anything heavy is imported.
 
-    ``or_model``: the command takes a pretrained model, too.
+    With ``or_model`` the command takes pretrained models, too.
     """
 
-    def looked_at(context: typer.Context, path: Path | None) -> Path | None:
+    def check(context: typer.Context, path: Path | None) -> Path | None:
+        # Completion also parses incomplete paths.
         if path is not None and not context.resilient_parsing:
-            # Completion parses what isn't whole yet.
             (require_model if or_model else require_run)(path)
         return path
 
-    return typer.Argument(help=about, metavar=metavar, callback=looked_at, autocompletion=complete_runs)
+    return typer.Argument(help=about, metavar=metavar, callback=check, autocompletion=complete_runs)
 
 
 A_MODEL = "A run (its best checkpoint), a checkpoint, or a pretrained model: a folder, a file, OWNER/NAME on the Hub."
@@ -165,7 +164,7 @@ AudioFiles = Annotated[list[Path], typer.Argument(help="Audio files, and folders
 
 
 class WhichPrecision(StrEnum):
-    """In what a trained model computes."""
+    """The precision in which a trained model computes."""
 
     auto = "auto"
     fp32 = "fp32"
@@ -211,21 +210,21 @@ TrustCode = Annotated[
 
 
 def dialect_said(delimiter: str | None, quotes: str | None, encoding: str | None) -> dict[str, str]:
-    """Return the given ones of the table options ``--delimiter``, ``--quotes`` and ``--encoding``.
+    """Return those of the table options ``--delimiter``, ``--quotes`` and ``--encoding`` that are given.
 
     Raises UserError for an invalid value.
     """
     from vaak.config.base import DialectConfig, from_options
 
-    said = {"delimiter": delimiter, "quotes": quotes, "encoding": encoding}
-    given = {name: value for name, value in said.items() if value is not None}
+    options = {"delimiter": delimiter, "quotes": quotes, "encoding": encoding}
+    given = {name: value for name, value in options.items() if value is not None}
     from_options(DialectConfig, given, "dialect")
     return given
 
 
 @dataclasses.dataclass(frozen=True)
 class ChosenRun:
-    """The trained model that a command uses, and how: each field is an argument or an option of every such command."""
+    """The trained model that a command uses, and how; each field is an argument or option of every such command."""
 
     run: Annotated[Path, run_argument("A run (its best checkpoint) or a checkpoint.")]
     device: Device = "auto"
@@ -234,18 +233,18 @@ class ChosenRun:
     as_json: AsJson = False
 
     def open(self, overrides: Sequence[str] = (), **data: Any) -> OpenedRun:
-        """Open the run, with ``overrides`` of its options; ``data`` are arguments of ``open_run`` about other data."""
+        """Open the run, with ``overrides`` of its options; ``data`` are further arguments of ``open_run``."""
         from vaak.runs.open_run import open_run
 
         how: dict[str, Any] = {"device": self.device, "weights": self.weights, "trust_code": self.trust_code}
         return open_run(self.run, overrides=overrides, **how, **data)
 
     def computing(self, batch_size: int | None) -> AbstractContextManager[None]:
-        """Return the context in which the command runs, which may compute ``batch_size`` inputs together."""
+        """Return the context in which the command runs; it may compute ``batch_size`` inputs together."""
         return nullcontext()
 
     def require_use(self, opened: OpenedRun, use: str, by: str = "") -> None:
-        """Raise UserError where the run's task doesn't declare that it is used so (``vaak.runs.use.require_use``)."""
+        """Raise UserError unless the run's task declares this use (``vaak.runs.use.require_use``)."""
         from vaak.runs.base import is_base
         from vaak.runs.use import require_use
 
@@ -255,7 +254,7 @@ class ChosenRun:
 
 @dataclasses.dataclass(frozen=True)
 class ChosenModel(ChosenRun):
-    """The run, or the pretrained model, of a command that writes nothing next to it."""
+    """The run or pretrained model of a command that writes nothing next to it."""
 
     run: Annotated[Path, run_argument(A_MODEL, or_model=True)]
 
@@ -271,14 +270,14 @@ class ModelInUse(ChosenModel):
         return super().open(overrides, precision=self.precision, **data)
 
     def computing(self, batch_size: int | None) -> AbstractContextManager[None]:
-        """Return the context in which each input is computed alone with ``--exact``; say where that is to rounding.
+        """Return the context in which, with ``--exact``, each input is computed alone.
 
-        Raises UserError for ``--exact`` with more than one input together.
+        Raises UserError for ``--exact`` with a larger batch.
         """
         if not self.exact:
             return nullcontext()
         if batch_size not in (None, 1):
-            raise UserError(f"--exact computes each input alone: leave out --batch-size {batch_size}")
+            raise UserError(f"--exact computes each input alone; leave out --batch-size {batch_size}")
         from vaak.tasks.batches import compute_alone
 
         warn_of_rounding(self.device)
@@ -286,7 +285,7 @@ class ModelInUse(ChosenModel):
 
 
 def warn_of_rounding(device: str) -> None:
-    """Say what ``--exact`` means on another device than a CPU, whose library may choose how it adds up."""
+    """Warn that ``--exact`` is exact to rounding only, unless on a CPU: other libraries choose the order of sums."""
     from vaak.engine.distributed.launcher import pick_device
 
     kind = pick_device(device).type
@@ -295,7 +294,7 @@ def warn_of_rounding(device: str) -> None:
 
 
 def on_a_run(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the arguments and options of its parameter ``chosen``, a ``ChosenRun`` or one of its kinds."""
+    """Give a command the arguments and options of its parameter ``chosen``, a ``ChosenRun`` or a subclass."""
     kind = get_type_hints(command)["chosen"]
     run, *options = _parameters(kind)
 
@@ -308,7 +307,7 @@ def on_a_run(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(command: Callable[..., Any], without: str = "") -> list[inspect.Parameter]:
-    """Return the parameters of a command, by keyword, with their annotations; one is left out."""
+    """Return the parameters of a command as keyword-only ones, with their annotations; ``without`` is left out."""
     hints = get_type_hints(command, include_extras=True)
     return [
         one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY)
@@ -320,7 +319,7 @@ def _parameters(command: Callable[..., Any], without: str = "") -> list[inspect.
 def _with_parameters(
     called: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return the function ``called``, which looks like ``command`` but for its ``parameters``."""
+    """Make the function ``called`` look like ``command``, but with these ``parameters``, and return it."""
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
@@ -328,9 +327,9 @@ def _with_parameters(
 
 
 def files_and_overrides(arguments: list[str], device: str | None = None) -> tuple[list[str], list[str]]:
-    """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file.
+    """Split arguments into files and ``key=value`` overrides; an existing file whose name contains ``=`` is a file.
 
-    A name of no file stands for the recipe of this name. A ``device`` is one more option, the last.
+    A name that isn't a file stands for the recipe of that name. ``device`` is added as the last override.
 
     Raises UserError for the key of an option without a value.
     """
@@ -340,7 +339,10 @@ def files_and_overrides(arguments: list[str], device: str | None = None) -> tupl
 
 
 def resolve_file(text: str) -> str:
-    """Return the file that an argument means, and say so where it is another one than it seems."""
+    """Return the file that an argument means, a path or a recipe; print which one, if that isn't obvious.
+
+    Raises UserError, with a suggestion, for a name that is neither.
+    """
     from vaak.config.components import did_you_mean
     from vaak.config.yaml.recipes import recipe_named, recipes
 
@@ -348,12 +350,12 @@ def resolve_file(text: str) -> str:
     found = next((name for name in (text, f"{text}.yml") if os.path.isfile(name)), None)
     if found is not None:
         if recipe is not None and is_bare:
-            print(f"{text}: {found} in this folder, not the recipe that Vaak brings along", file=sys.stderr)
+            print(f"{text}: using {found} in this folder, not Vaak's recipe of that name", file=sys.stderr)
         return found
     if os.path.exists(text):
         return text
     if recipe is not None:
-        print(f"{text}: the recipe that Vaak brings along, {recipe}", file=sys.stderr)
+        print(f"{text}: using Vaak's recipe {recipe}", file=sys.stderr)
         return str(recipe)
     if is_bare or RECIPE_NAME.fullmatch(text):
         hint = "" if "." in text else did_you_mean(text, recipes())
@@ -363,14 +365,14 @@ def resolve_file(text: str) -> str:
 
 
 def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: bool) -> Loaded:
-    """Load a configuration of which a model is to be built.
+    """Load a configuration from which a model will be built.
 
-    Raises UserError where it names code that comes from elsewhere, such as a run, and ``trust_code`` isn't given.
+    Raises UserError if it names code that isn't the user's own, such as that of a run, without ``trust_code``.
     """
     from vaak.config.load import load
 
     loaded = load(files, overrides, trust_code=trust_code)
-    # After loading, so that a mistake is reported without waiting for torch.
+    # Imported after loading, so that mistakes are reported without waiting for torch.
     from vaak.runs.folder.user_code import require_trust
 
     require_trust(loaded)
@@ -378,10 +380,9 @@ def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: boo
 
 
 def load_for_processes(files: Sequence[str], overrides: Sequence[str], trust_code: bool) -> Loaded:
-    """Load a configuration that several processes will load: what is wrong with it is reported once, before they
-    start.
+    """Load a configuration before several processes do, so that mistakes are reported once.
 
-    Raises UserError, too, for a file that only the first of them could read.
+    Also raises UserError for a file that only one process can read, such as a pipe.
     """
     for file in files:
         if os.path.exists(file) and not os.path.isfile(file):
@@ -390,7 +391,7 @@ def load_for_processes(files: Sequence[str], overrides: Sequence[str], trust_cod
 
 
 def make_overrides(section: str, given: Mapping[str, Any]) -> list[str]:
-    """Overrides of a ``section`` of the configuration by the options of it that were given.
+    """Return overrides of a ``section`` of the configuration for its ``given`` options.
 
     >>> make_overrides("data.decoding", {"beam_size": 4, "prompt": None})
     ['data.decoding.beam_size=4', 'data.decoding.prompt=null']
@@ -399,7 +400,7 @@ def make_overrides(section: str, given: Mapping[str, Any]) -> list[str]:
 
 
 NULL: Any = object()
-"""Stands for ``null`` on the command line, where None is an option that wasn't given."""
+"""An option given as ``null`` on the command line; None is one that isn't given."""
 
 
 def add_options(
@@ -410,11 +411,11 @@ def add_options(
     show_defaults: bool = False,
     flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of a section's, under its name, with its description as help.
+    """Give a command an option for each field of a section, with its name, and its description as help.
 
-    Those that are given reach the command as a dictionary, in its parameter ``into``. Bounds are not checked here: what
-    takes the values does that. With ``show_defaults`` the help shows the section's: no run has others. ``flags`` gives
-    options other spellings than their names; the options in ``leave_out`` get none.
+    Options that are given are passed to the command as a dictionary, in its parameter ``into``; their bounds are not
+    checked here, but by the section. With ``show_defaults`` the help shows the section's defaults, which is only right
+    if no run has others. ``flags`` maps fields to other spellings; fields in ``leave_out`` get no option.
     """
     names = [name for name in section.model_fields if name not in leave_out]
 
@@ -443,14 +444,14 @@ def _option(section: type[Section], name: str, show_default: bool, flags: Sequen
     is_optional = get_origin(kind) in (types.UnionType, Union)
     if is_optional:
         (kind,) = (one for one in get_args(kind) if one is not type(None))
-    # The section validates a Place.
+    # The section itself validates annotated types, such as paths.
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    # One text, which the section splits.
+    # A tuple is given as one text, which the section splits.
     kind = str if get_origin(kind) is tuple else kind
     kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
-    # typer puts a default that is given as a text into parentheses.
+    # Written into the help, because typer would put a default that is given as text into parentheses.
     about = f"{field.description}{_describe_default(name, field.default, flags)}" if show_default else field.description
-    # A run may have a number where a command is to have none.
+    # null overrides the number that a run has.
     reading = (
         {"parser": _number_or_null(kind), "metavar": f"<{kind.__name__}>"}
         if is_optional and kind in (int, float)
@@ -476,7 +477,7 @@ def _number_or_null(kind: type[int] | type[float]) -> Callable[[str], Any]:
 
 
 def _describe_default(name: str, value: Any, flags: Sequence[str]) -> str:
-    """Return the end of an option's help; empty for null, whose meaning the help itself tells.
+    """Return the end of an option's help; empty for null, whose meaning the help itself explains.
 
     >>> _describe_default("top_k", 0, ())
     '  [default: 0]'
@@ -496,15 +497,16 @@ FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".ssml")
 
 
 def read_texts(text: str) -> tuple[list[str], Callable[[int], str]]:
-    """The texts that an argument means, and where each of them comes from.
+    """Return the texts of an argument, and a function that tells where the text with an index comes from.
 
-    Raises UserError for one that looks like the name of a file that doesn't exist.
+    They are the argument itself, the lines of the file that it names, or with ``-`` those of standard input. Raises
+    UserError for an argument that looks like the name of a file, but isn't one.
     """
     if text == "-":
-        return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
+        return _decode_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
+    # Unlike Path.is_file, this takes a text of any length.
     if os.path.isfile(text):
-        # Unlike Path.is_file it takes a text of any length.
-        return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
+        return _decode_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
     if _names_a_file(text):
         raise UserError(f"file {text} does not exist")
     return text.split("\n"), lambda index: "the text"
@@ -524,10 +526,10 @@ def _names_a_file(text: str) -> bool:
     )
 
 
-def _decoded_lines(content: bytes, name: str) -> list[str]:
+def _decode_lines(content: bytes, name: str) -> list[str]:
     try:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: this is not UTF-8 ({error.reason}); convert it to UTF-8") from error
+        raise DataError(f"{name}:{line}: not UTF-8 ({error.reason}); convert it to UTF-8") from error
     return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

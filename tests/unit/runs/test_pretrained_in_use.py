@@ -260,9 +260,9 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
         ("transcribe", tmp_path / "listed", audio): "isn't the configuration of a model",
         ("eval", whisper): "and has no data; name some",
         ("eval", whisper, "--data", tones / "test.jsonl", "--weights", "average"): "has no averaged weights",
-        ("verify", whisper): "this command needs a run",
-        ("export", whisper): "this command needs a run",
-        ("tune", whisper): "this command needs a run",
+        ("verify", whisper): "this command requires a run",
+        ("export", whisper): "this command requires a run",
+        ("tune", whisper): "this command requires a run",
     }
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

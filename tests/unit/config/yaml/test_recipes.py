@@ -31,12 +31,12 @@ def test_each_recipe_of_the_repository_has_its_name_and_says_what_it_is():
 def test_a_recipe_is_taken_where_no_file_has_its_name(vaak, tmp_path: Path):
     code, out, said = vaak("config", "check", "quickstart")
     assert (code, out.partition(";")[0]) == (0, "valid: task lm, run quickstart in runs/quickstart")
-    assert said.startswith(f"quickstart: the recipe that Vaak brings along, {recipes()['quickstart']}")
+    assert said.startswith(f"quickstart: using Vaak's recipe {recipes()['quickstart']}")
     assert vaak("config", "check", "configs/asr/ctc.yml")[0] == 0, "as the documentation writes it"
     (tmp_path / "quickstart.yml").write_text("task: lm\nname: mine\n")
     code, out, said = vaak("config", "check", "quickstart")
     assert out.startswith("valid: task lm, run mine in runs/mine")
-    assert said == "quickstart: quickstart.yml in this folder, not the recipe that Vaak brings along\n"
+    assert said == "quickstart: using quickstart.yml in this folder, not Vaak's recipe of that name\n"
     code, _, said = vaak("config", "check", "quikstart")
     assert (code, said) == (2, "quikstart: file not found; did you mean quickstart?\n")
     assert (
