@@ -1,14 +1,14 @@
-"""Embeddings of voices by a network trained for them: an ONNX file, an x-vector model of transformers, or GE2E's.
+"""Speaker embeddings by a pretrained network: an ONNX file, an x-vector model of transformers, or a GE2E encoder.
 
     window ──▶ samples of each speaker, alone where possible ──▶ waveform, or features ──▶ encoder ──▶ embedding
 
-An ONNX file says what it reads by the shape of its one input: ``(row, sample)`` or ``(row, 1, sample)`` is the waveform
-at 16 kHz; ``(row, frame, bin)`` or ``(row, bin, frame)``, whose number of bins is fixed, are features. Unless options
-say otherwise these are Kaldi's filterbank minus its mean over time, as ECAPA, ResNet and CAM++ of WeSpeaker and
-3D-Speaker read it. For an input whose length is fixed, too, the embedding is the mean over pieces that overlap by half.
+The shape of an ONNX file's single input tells what it reads: ``(row, sample)`` or ``(row, 1, sample)`` is the waveform
+at 16 kHz; ``(row, frame, bin)`` or ``(row, bin, frame)``, with a fixed number of bins, are features. By default these
+are Kaldi's filterbank minus its mean over time, which ECAPA, ResNet and CAM++ of WeSpeaker and 3D-Speaker read. If the
+input's length is fixed, too, the embedding is the mean over pieces that overlap by half.
 
-A ``.pt`` file is a GE2E encoder as Resemblyzer has it, read as tensors alone: three LSTM layers on mel powers, the last
-state of which is the embedding; for a longer voice, the mean over windows of 1.6 s, which begin 1.3 times a second.
+A ``.pt`` file is a GE2E encoder in Resemblyzer's format, of which only tensors are read: three LSTM layers on mel
+powers, whose last state is the embedding. Longer speech is embedded as the mean over windows of 1.6 s, 1.3 a second.
 
 Sources: Desplanques et al. 2020, "ECAPA-TDNN"; Chen et al. 2022, "WavLM", section V-B (x-vectors); Wang et al. 2023,
 "WeSpeaker"; Wan et al. 2018, "Generalized End-to-End Loss for Speaker Verification" (the mean over pieces).
@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
 
 SPEAKER_ENCODER_KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
 RATE_HZ = 16000
-"""Samples a second that encoders read."""
+"""The sampling rate that encoders read."""
 Embed = Callable[[np.ndarray], np.ndarray]
 """From samples ``(time,)`` at 16 kHz to an embedding ``(dim,)``."""
 
@@ -48,13 +48,15 @@ class SpeakerEncoder:
     """Turns samples of one voice into an embedding ``(dim,)`` of unit length.
 
     same_below
-        The cosine distance below which two utterances are of one voice, where it was measured for this kind of encoder.
+        The cosine distance below which two utterances have the same voice; None if it wasn't measured for this encoder.
     """
 
     def __init__(self, source: str, features: Mapping[str, Any], sampling_rate: int, device: torch.device) -> None:
-        """``source`` is an ONNX file, or a folder or name of transformers; samples have ``sampling_rate``.
+        """Load an encoder for samples at ``sampling_rate`` Hz.
 
-        ``features`` are options of features of an ONNX file that reads frames. Raises UserError where it can't be read.
+        ``source`` is an ONNX file, a ``.pt`` file of Resemblyzer, or a model of transformers (its folder or name).
+        ``features`` are options for the features of an ONNX file that reads frames. Raises UserError for an encoder
+        that can't be read, or that can't embed two seconds of noise.
         """
         self.sampling_rate = sampling_rate
         self.same_below = GE2E.SAME_BELOW if source.endswith(".pt") else None
@@ -67,13 +69,12 @@ class SpeakerEncoder:
         else:
             make = _ge2e_encoder if source.endswith(".pt") else _xvector_encoder
             self._embed = make(source, device)
-        # Tried at once, so that a wrong file is reported before any recording is read. What comes back also has the
-        # size of embeddings.
+        # Tried at once, so that a wrong file is reported before any recording is read; this also gives the dimension.
         noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE_HZ).astype(np.float32)
         try:
             tried = self._embed(noise)
         except Exception as error:
-            # onnxruntime has its own, without a common class.
+            # onnxruntime's errors have no common base class.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"{SPEAKER_ENCODER_KEY}: {source} can't embed two seconds of noise: {reason}") from error
         if not np.isfinite(tried).all():
@@ -81,22 +82,22 @@ class SpeakerEncoder:
         self.dim = len(tried)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """The embedding of samples ``(time,)``."""
+        """Return the embedding of samples ``(time,)``."""
         if self.sampling_rate != RATE_HZ:
             with optional_import("resampling requires soxr", "audio"):
                 import soxr
             samples = soxr.resample(samples, self.sampling_rate, RATE_HZ)
-        # an encoder would have little to pool over, or no frame at all
+        # Shorter speech is repeated, or an encoder would have few frames to pool over, or none.
         found = self._embed(_at_least(samples.astype(np.float32, copy=False), round(LEAST_SECONDS * RATE_HZ)))
         unit: np.ndarray = found / max(float(np.linalg.norm(found)), 1e-12)
         return unit
 
     def of_window(self, probabilities: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The embedding of each speaker of a window ``(speaker, dim)``, and the seconds of each alone, ``(speaker,)``.
+        """Return the embedding of each speaker of a window, ``(speaker, dim)``, and seconds alone, ``(speaker,)``.
 
-        ``probabilities (frame, speaker)`` and ``samples (time,)`` are those of the window. An embedding is of the
-        frames in which a speaker speaks alone, or, where these are less than half a second, of all in which they speak;
-        zeros of one who never speaks.
+        ``probabilities (frame, speaker)`` and ``samples (time,)`` are those of the window. Embeddings are computed from
+        the frames in which a speaker speaks alone, or, if these are less than half a second, from all in which they
+        speak; they are zeros for speakers who never speak.
         """
         speaks = probabilities >= SPEAKS
         per_frame = len(samples) / len(speaks)
@@ -110,17 +111,17 @@ class SpeakerEncoder:
 
 @lru_cache(maxsize=1)
 def read_speaker_encoder(source: str, features: str, sampling_rate: int, device: torch.device) -> SpeakerEncoder:
-    """As ``SpeakerEncoder``, ``features`` as JSON; the last one is kept."""
+    """Return a ``SpeakerEncoder``, given ``features`` as JSON; the last one is cached."""
     return SpeakerEncoder(source, json.loads(features), sampling_rate, device)
 
 
 def _at_least(samples: np.ndarray, length: int) -> np.ndarray:
-    """The samples or frames, repeated up to ``length``; unchanged where there are enough, or none."""
+    """Return samples or frames, repeated up to ``length``; unchanged if there are enough, or none."""
     return samples if not 0 < len(samples) < length else np.resize(samples, (length, *samples.shape[1:]))
 
 
 def _xvector_encoder(source: str, device: torch.device) -> Embed:
-    """A model of transformers with an x-vector head. Raises UserError where there is none."""
+    """Return a model of transformers with an x-vector head. Raises UserError for any other model."""
     auto = import_transformers(SPEAKER_ENCODER_KEY, "asr")
     extractor = fetch_model(
         SPEAKER_ENCODER_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY)
@@ -138,7 +139,7 @@ def _xvector_encoder(source: str, device: torch.device) -> Embed:
     def embed(samples: np.ndarray) -> np.ndarray:
         inputs = extractor(samples, sampling_rate=RATE_HZ, return_tensors="pt").to(device)
         with torch.inference_mode(), warnings.catch_warnings():
-            # WavLM's own masks cause the warning.
+            # WavLM's own masks cause this warning.
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")
             found: np.ndarray = model(**inputs).embeddings[0].float().cpu().numpy()
         return found
@@ -165,7 +166,7 @@ class GE2E(nn.Module):
     )
     PIECE_FRAMES, PIECES_PER_SECOND, LEAST_COVERED = 160, 1.3, 0.75
     SAME_BELOW = 0.25
-    """On 70 utterances of 7 LibriSpeech readers, 0.3 % of same-speaker pairs are further, 0.9 % of others nearer."""
+    """On 70 utterances of 7 LibriSpeech readers, 0.3 % of same-speaker pairs are above it, 0.9 % of others below."""
     TARGET_DB = -30.0
     """The level to which quieter speech is raised, in decibels of full scale."""
 
@@ -179,7 +180,7 @@ class GE2E(nn.Module):
         return F.normalize(F.relu(self.linear(hidden)), dim=1)
 
     def embed(self, samples: np.ndarray, mel: MelSpectrogram) -> Tensor:
-        """The mean ``(256,)`` over the pieces of samples ``(time,)`` at 16 kHz."""
+        """Return the mean embedding ``(256,)`` over the pieces of samples ``(time,)`` at 16 kHz."""
         firsts = self.pieces(len(samples))
         level = 10 * np.log10(max(float(np.square(samples).mean()), 1e-20))
         louder = samples * np.float32(10 ** (max(0.0, self.TARGET_DB - level) / 20))
@@ -194,7 +195,7 @@ class GE2E(nn.Module):
 
     @classmethod
     def pieces(cls, num_samples: int) -> list[int]:
-        """The first frame of each piece; the last one is left out where too little of it is speech.
+        """Return the first frame of each piece; the last one is left out if too little of it is speech.
 
         >>> GE2E.pieces(16000), GE2E.pieces(48000)
         ([0], [0, 77, 154])
@@ -208,11 +209,11 @@ class GE2E(nn.Module):
 
 
 SIMILARITY = ("similarity_weight", "similarity_bias")
-"""Weights of the loss alone."""
+"""Weights that only the loss uses."""
 
 
 def _ge2e_encoder(source: str, device: torch.device) -> Embed:
-    """The network in a file of Resemblyzer. Raises UserError where it isn't one."""
+    """Return the network in a file of Resemblyzer. Raises UserError if it isn't one."""
     model = GE2E()
     try:
         found = torch.load(source, map_location="cpu", weights_only=True)["model_state"]
@@ -220,7 +221,7 @@ def _ge2e_encoder(source: str, device: torch.device) -> Embed:
     except FileNotFoundError as error:
         raise UserError(f"{SPEAKER_ENCODER_KEY}: no file {source}") from error
     except Exception as error:
-        # torch, pickle and zipfile each raise their own; it may be another network.
+        # torch, pickle and zipfile raise different errors; also, the file may have another network.
         raise UserError(
             f"{SPEAKER_ENCODER_KEY}: {source} isn't a GE2E encoder as Resemblyzer saves it (model_state)"
         ) from error
@@ -234,8 +235,74 @@ def _ge2e_encoder(source: str, device: torch.device) -> Embed:
     return embed
 
 
+class _OnnxInput(NamedTuple):
+    """The input of a network in a file, by its name and its shape, in which a text is a variable size.
+
+    It is a waveform, (row, sample) or (row, 1, sample), or frames, (row, frame, bin) or (row, bin, frame).
+    """
+
+    name: str
+    shape: list[int | str]
+
+    @property
+    def is_waveform(self) -> bool:
+        return len(self.shape) == 2 or (len(self.shape) == 3 and self.shape[1] == 1)
+
+    @property
+    def is_bins_last(self) -> bool:
+        """Whether the last axis is that of bins, which has a fixed size; of two fixed sizes it is the last."""
+        return not self.is_waveform and len(self.shape) == 3 and isinstance(self.shape[2], int)
+
+    @property
+    def num_bins(self) -> int | str:
+        return self.shape[2] if self.is_bins_last else self.shape[1]
+
+    @property
+    def time(self) -> int | str:
+        """The size of the axis of time."""
+        return self.shape[1] if self.is_bins_last else self.shape[-1]
+
+    @property
+    def is_supported(self) -> bool:
+        return self.is_waveform or (len(self.shape) == 3 and isinstance(self.num_bins, int))
+
+    def arrange(self, rows: np.ndarray) -> np.ndarray:
+        """Return samples (row, sample) or frames (row, frame, bin) with the axes of this input."""
+        if self.is_waveform:
+            return rows[:, None] if len(self.shape) == 3 else rows
+        return rows if self.is_bins_last else rows.transpose(0, 2, 1)
+
+
 def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
-    """The network in a file. Raises UserError if it can't be read, or has unsupported inputs."""
+    """Return the network in an ONNX file. Raises UserError if it can't be read, or has unsupported inputs."""
+    session = _open_session(source)
+    inputs = [_OnnxInput(one.name, list(one.shape)) for one in session.get_inputs()]
+    given = inputs[0]
+    if len(inputs) > 1 or not given.is_supported:
+        found = ", ".join(f"{one.name} {tuple(one.shape)}" for one in inputs)
+        raise UserError(
+            f"{SPEAKER_ENCODER_KEY}: {source} reads {found}; expected one input: (row, sample), "
+            "or frames (row, frame, bin) with a "
+            "fixed number of bins"
+        )
+    if given.is_waveform and options:
+        raise UserError(f"{FEATURES_KEY}: {source} reads the waveform; leave it out")
+    features = None if given.is_waveform else _features(source, options, int(given.num_bins))
+
+    def embed(samples: np.ndarray) -> np.ndarray:
+        x = samples if features is None else features(samples)
+        rows = given.arrange(_pieces(x, given.time) if isinstance(given.time, int) else x[None])
+        # A file exported for one row can't be given several.
+        groups = rows[:, None] if isinstance(given.shape[0], int) else [rows]
+        found = [session.run(None, {given.name: np.ascontiguousarray(group)})[0] for group in groups]
+        mean: np.ndarray = np.concatenate([one.reshape(len(one), -1) for one in found]).mean(0)
+        return mean
+
+    return embed
+
+
+def _open_session(source: str) -> Any:
+    """Load an ONNX file with onnxruntime. Raises UserError if that isn't installed or the file can't be loaded."""
     with optional_import(f"{SPEAKER_ENCODER_KEY}: reading {source} requires onnxruntime", "tts"):
         import onnxruntime
     if not Path(source).is_file():
@@ -244,50 +311,18 @@ def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
     # As many threads as torch may use: onnxruntime would take every core.
     quiet.log_severity_level, quiet.intra_op_num_threads = 4, torch.get_num_threads()
     try:
-        session = onnxruntime.InferenceSession(source, quiet, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(source, quiet, providers=["CPUExecutionProvider"])
     except Exception as error:
-        # onnxruntime has its own, without a common class.
+        # onnxruntime's errors have no common base class.
         raise UserError(
             f"{SPEAKER_ENCODER_KEY}: {source} can't be loaded: {str(error).strip().splitlines()[0]}"
         ) from error
-    inputs = session.get_inputs()
-    shape = list(inputs[0].shape)
-    waveform = len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)
-    # of two fixed sizes the last is that of the bins
-    bins_last = len(shape) == 3 and isinstance(shape[2], int)
-    if len(inputs) > 1 or not (waveform or bins_last or (len(shape) == 3 and isinstance(shape[1], int))):
-        found = ", ".join(f"{one.name} {tuple(one.shape)}" for one in inputs)
-        raise UserError(
-            f"{SPEAKER_ENCODER_KEY}: {source} reads {found}; expected one input: (row, sample), "
-            "or frames (row, frame, bin) with a "
-            "fixed number of bins"
-        )
-    if waveform and options:
-        raise UserError(f"{FEATURES_KEY}: {source} reads the waveform; leave it out")
-    features = None if waveform else _features(source, options, shape[2] if bins_last else shape[1])
-    time = shape[1] if bins_last and not waveform else shape[-1]
-    one_row = isinstance(shape[0], int)
-
-    def embed(samples: np.ndarray) -> np.ndarray:
-        x = samples if features is None else features(samples)
-        rows = _pieces(x, time) if isinstance(time, int) else x[None]
-        if waveform and len(shape) == 3:
-            rows = rows[:, None]
-        elif not waveform and not bins_last:
-            rows = rows.transpose(0, 2, 1)
-        # A file that was exported for one row can't be given several.
-        groups = rows[:, None] if one_row else [rows]
-        found = [session.run(None, {inputs[0].name: np.ascontiguousarray(group)})[0] for group in groups]
-        mean: np.ndarray = np.concatenate([one.reshape(len(one), -1) for one in found]).mean(0)
-        return mean
-
-    return embed
 
 
 def _features(source: str, options: Mapping[str, Any], num_bins: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Frames ``(frame, bin)`` of samples, as WeSpeaker makes them or by ``options``.
+    """Return a function that computes frames ``(frame, bin)`` of samples, by default as WeSpeaker does.
 
-    Raises UserError where ``source`` reads others.
+    Raises UserError if ``options`` give other frames than ``source`` reads.
     """
     kaldi: dict[str, Any] = {"num_mel_bins": num_bins, "window_type": "hamming", "high_freq": 0.0, "snip_edges": True}
     make = Features(from_options(AudioConfig, {**({} if "mel" in options else kaldi), **options}, FEATURES_KEY))
@@ -296,7 +331,7 @@ def _features(source: str, options: Mapping[str, Any], num_bins: int) -> Callabl
             f"{FEATURES_KEY}: {make.dims} numbers a frame, at {make.config.sampling_rate} Hz; {source} reads "
             f"{num_bins}, at {RATE_HZ} Hz"
         )
-    # A channel and a level are constants in logarithms.
+    # In logarithms, the channel and the level of a recording are constants, which the mean removes.
     subtracts = make.config.mel is None
 
     def features(samples: np.ndarray) -> np.ndarray:
@@ -307,7 +342,7 @@ def _features(source: str, options: Mapping[str, Any], num_bins: int) -> Callabl
 
 
 def _pieces(x: np.ndarray, length: int) -> np.ndarray:
-    """Pieces ``(row, length, ...)`` of samples or frames ``(time, ...)`` that overlap by half and reach the end."""
+    """Split samples or frames ``(time, ...)`` into pieces ``(row, length, ...)`` that overlap by half up to the end."""
     x = _at_least(x, length)
     firsts = [*range(0, len(x) - length, max(1, length // 2)), len(x) - length]
     return np.stack([x[first : first + length] for first in firsts])
