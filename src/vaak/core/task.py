@@ -1,4 +1,4 @@
-"""Tasks: the interface that the engine and the loader require of whatever is to be trained.
+"""The interface of tasks: what the engine and the loader require of anything that is trained.
 
 These are base classes, with defaults for everything that a task may leave out.
 """
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 
 class Padding(NamedTuple):
-    """How a tensor of a batch is made longer along ``axis``: by ``value`` at its end.
+    """How a tensor of a batch is padded: with ``value`` at the end of ``axis``, up to at most ``longest``.
 
-    ``step`` positions of it are one of those that ``training.batching.round_lengths`` counts; it is never made longer
-    than ``longest``.
+    ``training.batching.round_lengths`` counts positions of ``step`` elements.
     """
 
     value: float = 0
@@ -37,42 +36,42 @@ class Padding(NamedTuple):
 
 
 MOST_AUDIO_WORKERS = 8
-"""The most loading processes that are started unasked: each has its own cache of audio in memory."""
+"""The maximum number of workers started by default, since each has its own cache of audio in memory."""
 
 
 class Dataset:
-    """The examples of one split, map-style, and how they are put together.
+    """The examples of one split, map-style, and how they are collated.
 
     lengths
         ``lengths[i]`` is an upper bound of example ``i``'s length (tokens, frames, seconds) after augmentation, known
         without loading it.
     fingerprint
-        Changes with the content.
+        A hash of the content.
     strata
-        Each example's group, for stratified plans, or None.
+        The group of each example, ``(example,)``, for stratified plans; or None.
     parts
-        Each example's part, a number from 0 on, or None: examples of two parts are never in one microbatch.
+        The part of each example, ``(example,)``, a number from 0 on; or None. A microbatch has examples of one part.
     shares
-        How many microbatches of each part an epoch has, or each step (``StepWeights``), see ``vaak.data.mixing``;
-        None: one pass over each.
+        How many microbatches of each part an epoch has, or each step (``StepWeights``); see ``vaak.data.mixing``.
+        None: one pass over each part.
     row_capacity
-        The length that a packed row may have, or None where rows are never packed.
+        The maximum length of a packed row; None if rows are never packed.
     draws_globally
         Whether ``example`` calls code that draws from the global generators of Python, NumPy or torch, as many
-        libraries do. They are then seeded for each example; False saves the time.
+        libraries do. They are then seeded for each example; False saves that time.
     evaluation_budget
-        For long examples: the maximum of rows times longest row in a batch of evaluation.
+        For long examples: the maximum of rows times longest row in an evaluation batch.
     useful_workers
-        Number of loading processes that help at most, where the options leave it open; half of the cores are the other
-        limit. 0: an example is read in less time than it takes to hand it over, or examples are kept in memory once
-        read. MOST_AUDIO_WORKERS where audio is read, changed or made into features.
+        The maximum number of workers that help, unless the options give a number; half of the cores are the other
+        limit. 0: reading an example is faster than passing it between processes, or examples stay in memory once read.
+        MOST_AUDIO_WORKERS if audio is read, augmented or turned into features.
     is_constant
-        Whether an example is the same whenever it is read: ``example`` draws nothing.
+        Whether an example is the same each time it is read, because ``example`` draws nothing.
     has_one_shape
-        Whether tensors of all examples have the same shapes; a compiler then makes kernels for these.
+        Whether the tensors of all examples have the same shapes, for which a compiler then makes kernels.
     length_of_position
-        What one of the positions that ``training.batching.round_lengths`` counts is in the unit of ``lengths``; 0 where
-        they don't depend on it.
+        The length, in the unit of ``lengths``, of one position as ``training.batching.round_lengths`` counts them; 0
+        if lengths don't depend on it.
     """
 
     lengths: np.ndarray
@@ -89,11 +88,11 @@ class Dataset:
     length_of_position: float = 1
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
-        """Example ``index``; every random choice is drawn from ``rng`` only."""
+        """Return example ``index``; every random choice must be drawn from ``rng``."""
         missing(self, "example(index, rng)")
 
     def collate(self, rows: list[list[Any]]) -> Batch:
-        """A batch of rows; each row holds one example, or several where a plan packs them."""
+        """Collate rows into a batch; a row is one example, or several if the plan packs them."""
         missing(self, "collate(rows)")
 
     @cached_property
@@ -102,9 +101,9 @@ class Dataset:
         return float(self.lengths.max())
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        """Return how to pad those tensors of a batch that are as long as its longest example, by their names.
+        """Return how to pad the tensors of a batch that are as long as its longest example, by their names.
 
-        Raises UserError where that isn't known.
+        Raises UserError if that isn't known.
         """
         raise UserError(
             f"training.batching.round_lengths: {type(self).__name__} doesn't say how its batches are padded; leave it "
@@ -112,35 +111,35 @@ class Dataset:
         )
 
     def difficulty(self, measure: str) -> np.ndarray:
-        """Return each example's difficulty, higher for harder ones, by ``length`` or another measure of the task.
+        """Return the difficulty of each example, ``(example,)``, higher for harder ones.
 
-        Raises UserError for a measure that it doesn't have.
+        ``measure`` is ``length``, or another measure of the task. Raises UserError for an unknown one.
         """
         if measure == "length":
             return self.lengths
         raise UserError(f"training.curriculum.difficulty: {type(self).__name__} has no measure {measure}")
 
     def describe(self, index: int) -> str:
-        """Where example ``index`` comes from (file, line, id), for error messages and records."""
+        """Return where example ``index`` comes from (file, line, id), for error messages and records."""
         return f"example {index}"
 
     def list_bytes(self, indices: Sequence[int]) -> Iterable[tuple[Path, int, int]]:
-        """The files that these examples are read from, each with the first byte and the number of bytes; or none.
+        """Return the files that these examples are read from, with the first byte and the number of bytes; or none.
 
-        They are read ahead where training comes by shards (``training.batching.shard_size``), and may be rough.
+        Training by shards (``training.batching.shard_size``) reads them ahead, so they may be approximate.
         """
         return ()
 
     def get_content(self, index: int) -> str:
-        """Identify example ``index``, however a model reads it, so that only equal ones are compared; "" if unknown."""
+        """Return a text that is the same for equal examples, whichever model reads them; "" if unknown."""
         return ""
 
 
 @dataclass(frozen=True)
 class DataFinding:
-    """Something to know about an example, by its name, before training; ``kind`` is a word or two for it.
+    """A finding about an example before training; ``kind`` describes it in a word or two.
 
-    A ``problem`` makes training fail or learn what is wrong; a ``warning`` may be right.
+    A ``problem`` makes training fail or learn errors; a ``warning`` may be intended.
     """
 
     example: str
@@ -150,45 +149,45 @@ class DataFinding:
 
 
 class Meters:
-    """Sums over a split, added up over batches and ranks and divided once at the end.
+    """Metrics of a split: sums over batches and ranks, divided once at the end.
 
-    ``protocol`` says under which conditions the metrics were made (stride, normaliser, collar, split).
+    ``protocol`` has the conditions under which the metrics are computed (stride, normaliser, collar, split).
     """
 
     protocol: dict[str, str]
 
     def expect_rehearsal(self) -> None:
-        """Called before the first update, when metrics will be discarded: the model's output may be cut short.
+        """Expect a rehearsal, whose metrics are discarded, before the first update: outputs may be cut short.
 
-        A model that hasn't learned to stop yet writes on to the greatest length, which shows nothing and takes minutes.
+        A model that hasn't learned to stop yet generates up to the maximum length, which takes minutes for nothing.
         """
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        """Add one batch's sums: all of them, or none where it raises."""
+        """Add the sums of a batch: all of them, or none if it raises."""
         missing(self, "update(model, batch)")
 
     def sums(self) -> dict[str, float]:
-        """The sums so far: additive, so ranks' sums are added key by key."""
+        """Return the sums so far, by name; those of ranks are added up."""
         missing(self, "sums()")
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        """The metrics that these sums give."""
+        """Return the metrics computed from these sums, by name."""
         missing(self, "results(sums)")
 
     def pictures(self) -> dict[str, bytes]:
-        """PNG files by name, of what these meters were shown."""
+        """Return pictures of the evaluated examples: PNG files by name."""
         return {}
 
     def audio(self) -> dict[str, bytes]:
-        """WAV files by name, to listen to."""
+        """Return audio to listen to: WAV files by name."""
         return {}
 
     def tables(self) -> dict[str, str]:
-        """CSV files by name, which ``vaak eval --output`` writes with the pictures."""
+        """Return CSV files by name, which ``vaak eval --output`` writes with the pictures."""
         return {}
 
     def seen(self) -> dict[str, list[Any]]:
-        """Lists of what single examples gave, by name, as JSON: those of all processes are joined for ``summary``."""
+        """Return lists of results of single examples, by name, as JSON; ``summary`` gets those of all processes."""
         return {}
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
@@ -201,10 +200,10 @@ class Meters:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Metrics that methods without a network reach on a split, by the name of the method.
+    """Metrics of simple methods without a neural network on a split, by the name of the method.
 
-    They are made under the protocol of ``Task.meters``, and named as its results are. ``figure`` is the one that a
-    model is to beat, and ``higher`` says whether more of it is better.
+    They have the protocol and the names of ``Task.meters``. ``figure`` is the metric in which a model should beat them,
+    and ``higher`` says whether higher values of it are better.
     """
 
     figure: str
@@ -214,7 +213,7 @@ class Baselines:
 
 @dataclass(frozen=True)
 class TunedScore:
-    """How good options are on development data: in a few words, as a line, and as JSON."""
+    """The score of options on development data: in a few words, as a line, and as JSON."""
 
     short: str
     line: str
@@ -225,8 +224,8 @@ class TunedScore:
 class TunedOptions:
     """The options that ``vaak tune`` chose for a run, as returned by a task's method ``tune(model, split)``.
 
-    ``section`` is their dotted key, such as ``data.inference``, and ``options`` are all of it, as JSON. ``unit`` says
-    what the examples are, in the plural: "recordings".
+    ``section`` is their dotted key, such as ``data.inference``, and ``options`` has all options of it, as JSON.
+    ``unit`` is the word for the examples in the plural, such as "recordings".
     """
 
     section: str
@@ -239,11 +238,11 @@ class TunedOptions:
 
 @dataclass(frozen=True)
 class Outputs:
-    """A description of the logits of a task's models: whether one model can learn from another depends on it.
+    """A description of the logits of a task's models, which decides whether one model can learn from another.
 
-    ``classes`` names what each group of logits chooses between, in their order. ``per`` is the unit that has one
-    choice. Models of two tasks with the same ``reading`` read the same batches. ``weights`` are those of the
-    groups in the loss, where they aren't 1.
+    ``classes`` has the names of the classes of each group of logits, in order. ``per`` is the unit for which one class
+    is chosen. Models of two tasks with the same ``reading`` read the same batches. ``weights`` has the weights of
+    groups in the loss that aren't 1.
     """
 
     classes: dict[str, list[str]]
@@ -254,11 +253,11 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Objective:
-    """One of several objectives that every step descends on, one after another, each over its own parameters.
+    """One of several objectives that every step optimises, one after another, each over its own parameters.
 
-    ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
-    ``Task.losses`` does; their names differ from those of the other objectives. In a step (``batch.step``) without any
-    terms, its parameters stay unchanged. ``first_pass`` is as in ``Task``.
+    ``modules`` names the modules of the model whose parameters it trains. ``losses(model, batch)`` returns its terms,
+    as ``Task.losses`` does; objectives have different names of terms. In a step (``batch.step``) without terms, its
+    parameters stay unchanged. ``first_pass`` is as in ``Task``.
     """
 
     name: str
@@ -273,29 +272,30 @@ class Task:
     A run makes it as ``Task(experiment, directory, folder)`` (``vaak.tasks.base``).
 
     evaluation_splits
-        What an evaluation during training evaluates, in this order.
+        The splits that are evaluated during training, in this order.
     grouped_by
-        The column whose values stay in one fold of a cross-validation, unless another is asked for.
+        The column whose values stay in one fold of a cross-validation, unless the user names another.
     reference
-        How a configuration finds it (``Experiment.reference``); None for one made by hand.
+        The reference with which a configuration finds it (``Experiment.reference``); None for a task made by hand.
     auxiliary_losses
         Names of losses that training.loss.auxiliary may weigh.
     logged_terms
-        Names of terms that are not trained on: sums over the step for logs, and for modules with ``follow_step``.
+        Names of terms that aren't trained on: sums over the step for logs, and for modules with ``follow_step``.
     first_pass
-        For a loss that depends on sums over the whole step which only the model knows: these sums for a batch. It is
-        called without gradients on every microbatch of a step, or on its chunks, before ``losses`` is. None for most.
+        For a loss that depends on sums over the whole step that only the model can compute: returns these sums for a
+        batch. It is called without gradients on every microbatch of a step, or its chunks, before ``losses``. None for
+        most tasks.
     objectives
-        For a task that descends on several in one step (a discriminator's, then its generator's), in place of
-        ``losses``. Each finds the weights that those before it left. The step is all or nothing: where the gradient
-        of a later one is not finite, or it fails, the updates of the earlier ones are rolled back.
+        The objectives of a task that has several in one step (a discriminator's, then its generator's), instead of
+        ``losses``. Each uses the weights that those before it have updated. The step is all or nothing: if a later
+        objective fails, or its gradient isn't finite, the updates of the earlier ones are rolled back.
     loss_weights
-        Weights of its losses that no option gives; 1 where neither does.
+        Weights of losses that no option sets; the default is 1.
     begins_pretrained
-        Whether its model begins with the weights of a pretrained one, so that it is evaluated before the first step.
+        Whether its model starts from pretrained weights, so that it is evaluated before the first step.
     predict_files
         For a task whose inputs are files: ``predict_files(model, paths, batch_size)`` yields each path with its
-        prediction, or with the UserError that says why it can't be read. None: ``predict`` gets the inputs themselves.
+        prediction, or with the UserError for a file that can't be read. None: ``predict`` gets the inputs themselves.
     inner_tasks
         The tasks that this one trains together, by name. Their models are ``tasks.NAME`` of this task's model.
     """
@@ -315,7 +315,7 @@ class Task:
     # Data.
 
     def sources(self) -> list[Path]:
-        """The files that ``prepare`` reads. Raises DataError for one that isn't there."""
+        """Return the files that ``prepare`` reads. Raises DataError for one that doesn't exist."""
         return []
 
     def corpora(self) -> Sequence[SplitCorpus[Any, Any, Any]]:
@@ -323,23 +323,23 @@ class Task:
         raise UserError(f"{type(self).__name__} has no corpora(), so it can't be cross-validated")
 
     def examples_at_most(self) -> Iterator[float] | None:
-        """For each item of the training sources, how many examples it becomes at most; None: only preparing tells."""
+        """Yield the maximum number of examples from each item of the training sources; None: unknown until prepared."""
         return None
 
     def longest_example(self) -> float | None:
-        """The greatest length that a training example can have; None: only preparing tells."""
+        """Return the maximum length of a training example; None: unknown until prepared."""
         return None
 
     def prepare(self) -> None:
-        """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
+        """Prepare what training reads (tokenizer, features, manifests). Idempotent; called on the main process only."""
 
     def prepare_base(self) -> None:
-        """Prepare what a pretrained model that is used untrained brings, such as its tokens, without any data."""
+        """Prepare what comes with a pretrained model that is used untrained, such as its tokenizer, without data."""
 
     def prepare_eval_data(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
-        """Prepare ``splits`` of this task's data in ``folder``, where they aren't the data that a run was trained on.
+        """Prepare ``splits`` of this task's data in ``folder``, to evaluate a run on other data than its own.
 
-        ``own`` is the run's experiment; its tokenizer, speakers and other artifacts of its data are reused.
+        ``own`` is the run's experiment, whose tokenizer, speakers and other artifacts are reused.
         """
         raise UserError(f"{type(self).__name__} has no prepare_eval_data: it is evaluated on the run's own data only")
 
@@ -347,46 +347,46 @@ class Task:
         missing(self, "dataset(split)")
 
     def make_dataset_from(self, data: Any) -> Dataset:
-        """A dataset of examples that were never prepared (texts, files), to be evaluated on."""
+        """Return a dataset of examples that were never prepared (texts, files), for an evaluation."""
         raise UserError(f"{type(self).__name__} has no make_dataset_from(data): give a split's name, or a vaak.Dataset")
 
     def prepare_for_check(self) -> None:
-        """``prepare`` for ``vaak data check``: unusable data are reported by ``data_findings``, not raised."""
+        """Prepare for ``vaak data check``: unusable data are reported by ``data_findings``, instead of raised."""
         self.prepare()
 
     def data_findings(self, split: str) -> Iterable[DataFinding]:
-        """Return the task's findings on the prepared examples of a split (``vaak data check``).
+        """Return the task's findings about the prepared examples of a split (``vaak data check``).
 
-        That they can be read, and have no NaN, needn't be checked here.
+        It needn't check whether they can be read, or have NaN.
         """
         return ()
 
     # Training.
 
     def meta_model(self) -> nn.Module | None:
-        """A model as large as the trained one may become, before any data are read; None if unknown."""
+        """Return a model as large as the trained one may become, before any data are read; None if unknown."""
         return None
 
     def meta_batch(self) -> Batch | None:
-        """A microbatch as large as one of training may become; None if unknown."""
+        """Return a microbatch as large as one of training may become; None if unknown."""
         return None
 
     def model(self) -> nn.Module:
         missing(self, "model()")
 
     def loss_modules(self) -> dict[str, nn.Module]:
-        """The loss functions that may have parameters or buffers, by name, the same objects each time.
+        """Return the loss functions that may have parameters or buffers, by name; always the same objects.
 
         They are moved, trained and saved with the model.
         """
         return {}
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
-        """The modules that a model divided over processes is gathered by, one at a time.
+        """Return the modules whose parameters are gathered one at a time if the model is divided over processes.
 
-        Each of them is called, and its parameters are used in no other way. Here, they are the elements of the lists of
-        modules of one class that aren't within another one, if they have parts: a transformer's layers. Raises
-        UserError where a model can't be divided: every batch has to pass through the same blocks.
+        Each is called in every forward pass, and its parameters are used in no other way. By default these are the
+        elements of outermost lists of modules of one class that have submodules, such as a transformer's layers. Raises
+        UserError for a model that can't be divided, because batches don't all pass through the same blocks.
         """
         from torch import nn
 
@@ -401,18 +401,18 @@ class Task:
         return [one for one in blocks if {*one.children()} and any(True for _ in one.parameters())]
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
+        """Return the losses of a batch by name, each a sum with its unit; the engine weighs, divides and adds them."""
         missing(self, "losses(model, batch)")
 
     def row_names(self) -> Mapping[str, Sequence[str]]:
-        """Return names by kind (tokens, labels, speakers), each in the order of the rows of weights that it names.
+        """Return the names of rows of weights, by kind (tokens, labels, speakers), in the order of the rows.
 
-        A run that begins with another's weights matches such rows by these names, not by their places.
+        A run that starts from another run's weights matches such rows by name, not by index.
         """
         return {}
 
     def named_rows(self, model: nn.Module) -> Iterable[tuple[Tensor | None, str]]:
-        """The weights whose rows stand for something, each with the kind in ``row_names``; None for absent ones."""
+        """Return the weights whose rows have names, each with their kind in ``row_names``; None for absent weights."""
         return ()
 
     def outputs(self) -> Outputs:

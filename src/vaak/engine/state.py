@@ -1,16 +1,17 @@
-"""The state of a run, which is remembered from one step to the next: exactly what a checkpoint holds.
+"""The state of a run, which is carried from one step to the next: exactly the content of a checkpoint.
 
     state[n + 1] = step(state[n], n)
 
-``State`` is the only list of it. Each field's value is saved by ``state_dict`` and restored by ``load_state_dict``, so
-a new field is saved, restored and checked by the round trip of the contract tests. Its ``Position`` is the part from
-which batches, draws and rates are computed; ``Best`` is the best evaluation so far.
+``State`` is the only list of its parts. Each field is saved by ``state_dict`` and restored by ``load_state_dict``, so a
+new field is saved and restored without further code, and checked by the round trip of the contract tests. Batches,
+draws and rates are computed from its ``Position``; ``Best`` is the best evaluation so far.
 
-``ChunkRules`` say in how many chunks a microbatch is computed: one, until memory runs out. Chunks add up to the same
-gradient up to rounding, but each draws its own dropout. So a rule is written down before weights follow from it, and
-the number depends only on the rules and on the position in the run. A rule covers microbatches at least as large as the
-one that did not fit. One that can't be followed helps nobody, and a run that finds it on resume is stuck: so it is
-proposed, and confirmed, which writes it down, once a step was computed by it; or withdrawn.
+``ChunkRules`` decide in how many chunks a microbatch is computed: one, until memory runs out. Chunks add up to the same
+gradient up to rounding, but each draws its own dropout. So that a resume and a replay draw the same, the number of
+chunks depends only on the rules and on the position in the run, and a rule is recorded before weights depend on it. It
+applies to microbatches at least as large as the one that did not fit. A recorded rule that can't be followed would
+block every resume, so a rule is first only proposed, and confirmed, which records it, once a step has succeeded with
+it; otherwise it is withdrawn.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ log = logging.getLogger("vaak")
 
 
 _NAMES_WRITTEN = {"pieces": "num_chunks", "cells": "padded_size"}
-"""Keys of a rule that are not its fields' names: runs have had them since before the fields were renamed."""
+"""Keys of a rule in files that differ from its fields' names, because the fields were renamed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ChunkRule:
 
     @classmethod
     def from_json(cls, found: Any) -> ChunkRule:
-        """The rule that was written as JSON. Raises ValueError for what is none."""
+        """Return the rule in JSON values. Raises ValueError if they aren't a rule."""
         try:
             named = {_NAMES_WRITTEN.get(name, name): value for name, value in found.items()}
             numbers = None if named["numbers"] is None else tuple(map(operator.index, named["numbers"]))
@@ -76,7 +77,7 @@ class ChunkRule:
             raise ValueError(found) from error
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rule as the journal, checkpoints and other ranks get it."""
+        """Return the rule as JSON values, for the journal, checkpoints and other ranks."""
         numbers = None if self.numbers is None else list(self.numbers)
         written = {name: key for key, name in _NAMES_WRITTEN.items()}
         return {written.get(name, name): value for name, value in (asdict(self) | {"numbers": numbers}).items()}
@@ -85,12 +86,12 @@ class ChunkRule:
         """Return whether the rule applies to a microbatch of training."""
         if self.split is not None or self.step > step or padded_size < self.padded_size:
             return False
-        # when memory ran out, other ranks, and earlier objectives, had computed theirs whole: so does a replay
+        # In the step in which memory ran out, other ranks and earlier objectives had computed theirs whole.
         in_its_step = (self.numbers is None or number in self.numbers) and objective >= self.objective
         return self.step < step or in_its_step
 
     def covers(self, other: ChunkRule) -> bool:
-        """Return whether whatever ``other`` divides is divided at least as finely by this rule."""
+        """Return whether this rule divides all microbatches of ``other`` at least as finely."""
         if self.split is not None or self.num_chunks < other.num_chunks or self.padded_size > other.padded_size:
             return False
         whole_step = self.numbers is None and self.objective == 0
@@ -100,7 +101,7 @@ class ChunkRule:
 class ChunkRules:
     """The rules of a run, kept in ``splits.jsonl`` and in its checkpoints.
 
-    ``fresh`` are those that the other ranks haven't been told yet. ``proposed`` apply here, but aren't written down.
+    ``fresh`` are those not sent to the other ranks yet. ``proposed`` apply on this rank, but aren't recorded.
     """
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
@@ -139,18 +140,18 @@ class ChunkRules:
         self.proposed.append((rule, reason))
 
     def confirm(self) -> None:
-        """Add what is proposed, to be sent to the other ranks."""
+        """Record the proposed rules, and mark them to be sent to the other ranks."""
         confirmed, self.proposed = self.proposed, []
         for rule, reason in confirmed:
             self.add(rule, reason)
         self.fresh += confirmed
 
     def withdraw(self) -> None:
-        """Drop what is proposed."""
+        """Drop the proposed rules."""
         self.proposed = []
 
     def keep_whole(self, objective: int, loss: str) -> None:
-        """Leave the microbatches of an objective whole, whatever the rules say: ``loss`` of it isn't a sum."""
+        """Leave the microbatches of an objective whole, whatever the rules say, because its ``loss`` isn't a sum."""
         log.warning(
             "an earlier session computed batches in chunks, but the loss %s is not a sum over examples: they are whole "
             "from now on",
@@ -164,7 +165,7 @@ class ChunkRules:
             self.add(rule, reason)
 
     def take_fresh(self) -> list[tuple[ChunkRule, str]]:
-        """The rules for training that the other ranks don't know yet; they count as sent."""
+        """Return the rules for training that weren't sent to the other ranks yet; they count as sent afterwards."""
         fresh, self.fresh = self.fresh, []
         return fresh
 
@@ -203,7 +204,7 @@ class Best:
         self.step: int | None = None
 
     def observe(self, metrics: dict[str, float], step: int) -> None:
-        """Take note of an evaluation. Raises UserError where it doesn't have the metric."""
+        """Take an evaluation into account. Raises UserError if it doesn't have the metric."""
         if self.metric not in metrics:
             raise UserError(f"training.checkpoint.metric is {self.metric}, but evaluations give {', '.join(metrics)}")
         if improves(metrics[self.metric], self.value, self.mode):
@@ -213,7 +214,7 @@ class Best:
         return {"metric": self.metric, "mode": self.mode, "value": self.value, "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from ``state_dict``; under another metric or mode than before, nothing is the best yet."""
+        """Resume from ``state_dict``; with another metric or mode than before, there is no best value yet."""
         same = state["metric"] == self.metric and state.get("mode", self.mode) == self.mode
         self.value, self.step = (state["value"], state["step"]) if same else (None, None)
 
@@ -223,21 +224,21 @@ class Position:
     """The position after ``step`` optimizer steps.
 
     ``place`` is the microbatch of ``epoch``'s plan at which the next step begins. ``totals`` counts units over the
-    whole run. ``schedule_pending`` says that what is due at this boundary (an evaluation, reporting the epoch's end) is
-    not done yet. ``non_finite_steps`` were skipped because a number in them was not finite.
+    whole run. ``schedule_pending``: scheduled work at this boundary (an evaluation, the report of an epoch's end) isn't
+    done yet. ``non_finite_steps`` is the number of steps skipped because a number in them was not finite.
     """
 
     step: int = 0
     epoch: int = 0
     place: int = 0
     totals: dict[str, float] = field(default_factory=dict)
-    # checkpoints have it by the name that it first had
+    # Checkpoints have this field under its first name.
     schedule_pending: bool = field(default=False, metadata={"key": "duties_pending"})
     non_finite_steps: int = 0
 
     @property
     def epoch_of_step(self) -> int:
-        """The epoch of the last step: at an epoch's end, ``epoch`` is the one to come."""
+        """The epoch of the last step; at the end of an epoch, ``epoch`` is already the next one."""
         return self.epoch - 1 if self.step and not self.place else self.epoch
 
     def advance(self, microbatches: int, ends_epoch: bool, counts: dict[str, float]) -> None:
@@ -251,9 +252,9 @@ class Position:
             self.epoch, self.place = self.epoch + 1, 0
 
     def is_on_schedule(self, interval: int | None, interval_epochs: int | None) -> bool:
-        """Return whether what is done every ``interval`` steps, or else every ``interval_epochs``, is scheduled here.
+        """Return whether work that is done every ``interval`` steps, or else every ``interval_epochs``, falls here.
 
-        The place before the first step is on no schedule.
+        Nothing is scheduled before the first step.
         """
         if self.step == 0:
             return False
@@ -262,14 +263,14 @@ class Position:
         return interval_epochs is not None and self.place == 0 and self.epoch % interval_epochs == 0
 
     def is_due(self, interval: int | None, interval_epochs: int | None, total_steps: int) -> bool:
-        """Return whether it is due here: on schedule, or after the last step."""
+        """Return whether such work is due here: on schedule, or after the last step."""
         return 0 < self.step >= total_steps or self.is_on_schedule(interval, interval_epochs)
 
     def state_dict(self) -> dict[str, Any]:
         return copy.deepcopy({name_field(one): getattr(self, one.name) for one in fields(self)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand where ``state_dict`` was taken; entries missing from an older state are as at the start."""
+        """Restore a position; entries that an older state lacks are as at the start."""
         start = Position()
         for one in fields(self):
             setattr(self, one.name, state.get(name_field(one), getattr(start, one.name)))
@@ -282,7 +283,7 @@ def name_field(one: Field[Any]) -> str:
 
 
 class StatePart(Protocol):
-    """A part of the state. It gives JSON, or a dictionary that has live tensors too."""
+    """A part of the state; ``state_dict`` returns JSON values, or a dictionary that also has live tensors."""
 
     def state_dict(self) -> Any: ...
 
