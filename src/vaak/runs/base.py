@@ -18,7 +18,7 @@ from vaak.config.tasks import TASKS, load_name
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
-from vaak.core.storage.model_formats import CONFIG, recognise
+from vaak.core.storage.model_formats import CONFIG, GGUF, PYANNOTE, TRANSFORMERS, WHISPER_PT, recognise
 from vaak.engine.checkpoint.names import is_checkpoint, parse_step
 from vaak.runs.folder.directory import RUNS, suggest_run
 
@@ -28,6 +28,7 @@ CONFIG_FILES = ("config.json", "config.yaml")
 HUB_ADDRESS = re.compile(r"https?:/+(?:www\.)?(?:huggingface\.co|hf\.co)/(\w[\w.-]*/\w[\w.-]*)(?:/.*)?")
 """The address of a model's page, also as a path, in which // is /."""
 HUB_REVISION = re.compile(rf"({HUB_NAME.pattern})@([\w./-]+)")
+READ = (TRANSFORMERS, GGUF, WHISPER_PT, PYANNOTE)
 UNTOLD = ("empty", "nested", "unknown")
 """Kinds of ``recognise`` for paths that hold nothing like a model."""
 
@@ -97,6 +98,9 @@ class Base:
                 reasons.append(found)
             elif found is not None:
                 return cls(source, name, found)
+        form = recognise(Path(source)) if Path(source).exists() else None
+        if form is not None and form.name not in READ:
+            raise UserError(form.describe(path))
         if not about.get("architectures"):
             example = "such as LlamaForCausalLM: add the configuration that the model came with"
             raise UserError(f"{path} has a configuration that doesn't say what it computes (architectures), {example}")

@@ -6,7 +6,7 @@ RUN/baselines.json      {split: {"data": fingerprint, "figure": â€¦, "higher": â
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,9 @@ def options_of_data(path: Path, data: Path, split: str) -> list[str]:
     if fill is None:
         raise UserError(f"--data: data of task {task} can't be detected; give a YAML of data")
     corpora = select_corpora(select_usable(survey_folder(data)), task)
+    # All of it is evaluated on: as of a corpus that wasn't counted, nothing is to be spared for other splits.
+    for one in corpora:
+        one.splits = {name: replace(counted, is_whole=False) for name, counted in one.splits.items()}
     processor = Device("cpu", "cpu", GIB, GIB)
     sections = _plain(load_name(fill)(corpora, add_up_amounts(corpora), processor))
     if "datasets" in sections:

@@ -44,10 +44,11 @@ from torch import Tensor
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import compute_fingerprint
+from vaak.core.storage.gguf_header import read_gguf_header
 from vaak.core.storage.lock import locked
 from vaak.core.storage.model_formats import GGUF, SAFETENSORS, WHISPER_PT, ModelFormat, list_gguf_parts
 from vaak.engine.snapshot import model_tensors
-from vaak.tasks.fetching import load_generation
+from vaak.tasks.fetching import load_generation, load_tokenizer
 
 log = logging.getLogger("vaak")
 READABLE = (GGUF, WHISPER_PT)
@@ -187,6 +188,9 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
         importlib.import_module("gguf")
         auto: Any = importlib.import_module("transformers")
     try:
+        names = [name for part in list_gguf_parts(file) for name, _ in read_gguf_header(part)[1]]
+        if any(name.endswith(".lora_a") for name in names):
+            raise UserError(f"{key}: {file} is an adapter (LoRA) without its base; give the base")
         with catching_panics(), _as_one_file(file, folder) as whole:
             how = {"gguf_file": whole.name, "trust_remote_code": False}
             values = _read_values(whole)
@@ -206,9 +210,15 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise UserError(f"{key}: {file} can't be read as GGUF: {said}") from error
+        # What numpy says of fewer bytes than the header lists.
+        is_cut = isinstance(error, struct.error) or said.startswith(CUT_OFF)
+        remedy = "it is cut off: download it again" if is_cut else "give the folder that it was converted from"
+        raise UserError(f"{key}: {file} can't be read as GGUF: {said}; {remedy}") from error
     if lacking:
         raise UserError(f"{key}: {file} lacks {len(lacking)} tensors of its model, such as {lacking[0]}")
+
+
+CUT_OFF = ("cannot reshape array", "mmap length is greater than file size")
 
 
 def _read_values(file: Path) -> dict[str, Any]:
@@ -426,9 +436,8 @@ def _convert_whisper(key: str, file: Path, folder: Path) -> None:
     dims, weights = _read_whisper(key, file)
     source = _find_tokenizer(file, dims)
     try:
-        tokenizer = transformers.WhisperTokenizer.from_pretrained(source, trust_remote_code=False)
-    # the Hub's client raises its own
-    except Exception as error:
+        tokenizer = load_tokenizer(key, source, "WhisperTokenizer")
+    except UserError as error:
         raise UserError(
             f"{key}: {file} has no tokenizer, and {source} isn't available; put its tokenizer.json and "
             "tokenizer_config.json next to the file"

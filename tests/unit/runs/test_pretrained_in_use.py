@@ -152,6 +152,17 @@ def test_a_decoder_has_the_perplexity_and_the_text_of_transformers(decoder: Path
     assert (code, json.loads(out)["text"]) == (0, tokenizer.decode(written, skip_special_tokens=True))
 
 
+def test_a_single_text_is_evaluated_on(decoder: Path, tmp_path: Path, vaak: Vaak):
+    """Nothing was to be spared for training, and it was refused for that."""
+    found = []
+    for name, content in (("one.txt", "so it is\n"), ("one.jsonl", '{"text": "so it is"}\n')):
+        (tmp_path / name).write_text(content)
+        code, out, err = vaak("eval", decoder, "--data", tmp_path / name, "--json")
+        assert code == 0, err
+        found.append(json.loads(out)["metrics"]["test_perplexity"])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("begins", [True, False])
 def test_windows_begin_as_a_base_was_taught_that_texts_do(begins: bool, tmp_path: Path, vaak: Vaak):
     """Gemma has 0.97 bits per byte without, and 0.75 with it: what it reads at the first place isn't a usual token."""
@@ -225,6 +236,10 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
     mute = shutil.copytree(whisper, tmp_path / "mute")
     for file in (*mute.glob("token*"), *mute.glob("vocab*"), *mute.glob("merges*")):
         file.unlink()
+    (tmp_path / "fast").mkdir()
+    # Their config.json has alignment_heads and tokens, and no model_type.
+    for name, content in (("config.json", '{"alignment_heads": []}'), ("model.bin", "x"), ("vocabulary.txt", "a")):
+        (tmp_path / "fast" / name).write_text(content)
     (tmp_path / "nameless").mkdir()
     (tmp_path / "nameless" / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "nameless" / "model.safetensors").touch()
@@ -255,6 +270,8 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
         ("transcribe", whisper / "config.json", audio): f"give its folder, {whisper}",
         ("transcribe", tmp_path, audio): f"bert in it has; give {bert}",
         ("transcribe", tmp_path / "mute", audio): "has no tokenizer",
+        ("transcribe", tmp_path / "fast", audio): "is a model of CTranslate2 (faster-whisper), which only runs",
+        ("predict", tmp_path / "fast" / "model.bin", "the", "--embeddings"): "can run code",
         ("generate", tmp_path / "nameless", "the"): "doesn't say what it computes (architectures)",
         ("verify", "rusn/listner"): "did you mean runs/listener?",
         ("transcribe", tmp_path / "listed", audio): "isn't the configuration of a model",

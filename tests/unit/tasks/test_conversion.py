@@ -102,6 +102,17 @@ class _Runs:
         return os.mkdir, ("ran",)
 
 
+def test_a_whisper_of_openais_without_a_tokenizer_says_where_to_put_one(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """transformers 5 makes one of a single token where the Hub can't be reached, and nothing was ever written."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    dims = {"n_mels": 80, "n_vocab": 51865, "n_text_layer": 4, "n_text_state": 384}
+    torch.save({"dims": dims, "model_state_dict": {}}, tmp_path / "mine.pt")
+    with pytest.raises(UserError, match=r"mine\.pt has no tokenizer, and openai/whisper-\w+ isn't available; put its "):
+        resolve_source("model.base", str(tmp_path / "mine.pt"), Path())
+
+
 def test_a_pickle_that_names_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     code = _Runs()
@@ -127,6 +138,21 @@ def gguf_file(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory, commands
     folder = tmp_path_factory.mktemp("gguf") / "out"
     assert commands.start(["export", tiny_run, "--format", "gguf", "--output", folder], tiny_run).wait().status == 0
     return next(folder.rglob("*.gguf"))
+
+
+def test_a_gguf_that_is_cut_off_or_an_adapter_says_so(gguf_file: Path, tmp_path: Path, cache: Path):
+    gguf: Any = pytest.importorskip("gguf")
+    content = gguf_file.read_bytes()
+    for part in (len(content) - 1000, 200):
+        (tmp_path / "m.gguf").write_bytes(content[:part])
+        with pytest.raises(UserError, match=r"m\.gguf can't be read as GGUF: .*; it is cut off: download it again$"):
+            resolve_source("model.pretrained", str(tmp_path / "m.gguf"), Path())
+    writer = gguf.GGUFWriter(tmp_path / "lora.gguf", "llama")
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.zeros((4, 32), np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    with pytest.raises(UserError, match=r"lora\.gguf is an adapter \(LoRA\) without its base; give the base$"):
+        resolve_source("model.pretrained", str(tmp_path / "lora.gguf"), Path())
 
 
 def _split_gguf(file: Path, folder: Path) -> list[Path]:

@@ -32,7 +32,7 @@ from vaak.runs.open_run import OpenedRun
 from vaak.tasks.batches import Embedded, limit_batch
 from vaak.tasks.classification.pretrained import longest_input
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, load_tokenizer
-from vaak.tasks.pretrained import fetch_folder, load_config
+from vaak.tasks.pretrained import fetch_folder, load_config, resolve_source
 
 log = logging.getLogger("vaak")
 KEY, PAIRS_KEY = "--embeddings", "--pairs"
@@ -153,11 +153,19 @@ class SentenceEncoder:
     @classmethod
     def open(cls, source: str, device: torch.device) -> SentenceEncoder:
         """Return the encoder in a folder, or of a name on the Hub. Raises UserError where it can't be loaded."""
-        folder = fetch_folder(source, FILES)
+        folder = fetch_folder(resolve_source(KEY, source, Path()), FILES)
         pooling, auto = Pooling.read(folder), import_transformers(KEY)
         tokenizer = load_tokenizer(KEY, str(folder))
+        if tokenizer.pad_token is None:
+            # Padding is masked, so it may be any token; tokenizers of decoders often have none.
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
-        model = fetch_model(KEY, source, lambda: auto.AutoModel.from_pretrained(folder, **how)).to(device).eval()
+        model = fetch_model(KEY, source, lambda: auto.AutoModel.from_pretrained(folder, **how))
+        if model.main_input_name != "input_ids":
+            what = f"{source} is a {model.config.model_type}, which reads {model.main_input_name}"
+            raise UserError(f"{KEY}: {what}; give an encoder of text, such as BERT")
+        # Sentence encoders of T5's kind have its encoder alone.
+        model = (model.get_encoder() if model.config.is_encoder_decoder else model).to(device).eval()
         longest = pooling.max_length or min(tokenizer.model_max_length, longest_input(model.config) or 512)
         tokenizer.padding_side = "right"
         return cls(model, tokenizer, pooling, longest)
@@ -244,7 +252,7 @@ def score_pairs(
     A line says what function scores have, and another counts the pairs of which a part wasn't read. Raises UserError
     where it can't be loaded, or has not one label.
     """
-    folder, auto = fetch_folder(source, FILES), import_transformers(PAIRS_KEY)
+    folder, auto = fetch_folder(resolve_source(PAIRS_KEY, source, Path()), FILES), import_transformers(PAIRS_KEY)
     config = load_config(PAIRS_KEY, str(folder))
     named = [str(name) for name in config.architectures or ()]
     if config.num_labels != 1 or not any(name.endswith("ForSequenceClassification") for name in named):

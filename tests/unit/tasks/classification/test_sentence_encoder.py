@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    T5EncoderModel,
+)
+
+import tiny_decoder
+import tiny_encoder_decoder
+from tiny_whisper import write_whisper
 
 Vaak = Callable[..., tuple[int, str, str]]
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "so", "it", "is")
@@ -135,3 +146,24 @@ def test_what_is_cut_is_counted_and_what_isn_t_read_refused(
         code, _, error = vaak("predict", encoder, "so", "--embeddings")
         assert code == 2
         assert expected in error
+
+
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_decoders_without_padding_and_encoders_of_translators_embed_too(kind: str, tmp_path: Path, vaak: Vaak):
+    """Both ended in a traceback of transformers."""
+    (tiny_decoder if kind == "llama" else tiny_encoder_decoder).write_folder(tmp_path, kind)
+    code, said, error = vaak("predict", tmp_path, *TEXTS, "--embeddings")
+    assert code == 0, error
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path)
+    model: Any = (AutoModel if kind == "llama" else T5EncoderModel).from_pretrained(tmp_path).eval()
+    for text, line in zip(TEXTS, said.splitlines(), strict=True):
+        with torch.no_grad():
+            hidden = model(torch.tensor([tokenizer(text).input_ids])).last_hidden_state[0]
+        np.testing.assert_allclose(json.loads(line)["embedding"], hidden.mean(0).numpy(), atol=1e-5)
+
+
+def test_what_reads_no_text_has_no_embeddings(tmp_path: Path, vaak: Vaak):
+    write_whisper(tmp_path)
+    code, _, error = vaak("predict", tmp_path, "so", "--embeddings")
+    assert (code, "is a whisper, which reads input_features; give an encoder of text" in error) == (2, True), error
+    assert len(error.splitlines()) == 1

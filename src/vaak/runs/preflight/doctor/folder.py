@@ -192,7 +192,7 @@ def survey_folder(folder: Path, seconds: float = SURVEY_SECONDS, dialect: Dialec
     Raises UserError where none are found, with a list of the contents.
     """
     if not folder.exists():
-        raise UserError(f"{folder}: no such folder")
+        raise UserError(f"{folder}: no such file or folder")
     try:
         found = (recognised if folder.is_dir() else recognised_file)(folder, dialect)
     except OSError as error:
