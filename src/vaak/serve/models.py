@@ -40,6 +40,8 @@ class Served:
     endpoints: tuple[str, ...]
     worker: Worker
     refused: Mapping[str, str] = field(default_factory=dict)
+    created: int = 0
+    """When its weights were written, in seconds since 1970: a run that trains on replaces and removes them."""
 
     @property
     def task(self) -> Any:
@@ -51,8 +53,7 @@ class Served:
 
     def to_json(self) -> dict[str, Any]:
         """Return its entry in the answer to ``GET /v1/models``."""
-        created = int(self.opened.checkpoint.stat().st_mtime) if self.opened.checkpoint.exists() else 0
-        about = {"id": self.name, "object": "model", "created": created, "owned_by": "vaak"}
+        about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "vaak"}
         return {**about, "task": str(self.opened.experiment.task), "endpoints": ["predict", *self.endpoints]}
 
 
@@ -122,6 +123,7 @@ def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batch
         device = next((one.device for one in run.model.parameters()), torch.device("cpu"))
         name = name_model(path, run)
         worker = Worker(name, device, run.precision.autocast, metrics, batching)
+        created = int(run.checkpoint.stat().st_mtime) if run.checkpoint.exists() else 0
         for part in run.task.inner_tasks or (None,):
             own = run if part is None else select_task(run, part)
             known = name if part is None else f"{name}/{part}"
@@ -130,7 +132,7 @@ def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batch
             declared, refused = find_endpoints(own), own.task.refused_endpoints()
             answered = tuple(one for one in declared if one not in refused)
             reasons = {one: refused[one] for one in declared if one in refused}
-            found[known] = Served(known, own, answered, worker, reasons)
+            found[known] = Served(known, own, answered, worker, reasons, created)
     return found
 
 

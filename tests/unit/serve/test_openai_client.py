@@ -44,6 +44,8 @@ def recording(run_of) -> Path:
 def test_models_are_listed(served):
     assert [one.id for one in served.client.models.list()] == ["lm", "asr", "voice"]
     assert served.client.models.retrieve("asr").owned_by == "vaak"
+    # It stays, whatever a run that trains on does with its checkpoints.
+    assert served.client.models.retrieve("asr").created > 1_700_000_000
 
 
 def test_completions_are_those_of_generate(served, runs, vaak):

@@ -257,7 +257,7 @@ def test_a_stream_that_does_not_wait_is_heard_to_its_end():
     receiving, sending = os.pipe()
     os.set_blocking(receiving, False)
     with os.fdopen(receiving, "rb", buffering=0) as stream, os.fdopen(sending, "wb", buffering=0) as source:
-        heard = hear_stream(stream, 16_000, 16_000, Lost())  # type: ignore[arg-type]
+        heard = hear_stream(stream, 16_000, 16_000, Lost())
         source.write(samples[:320].tobytes())
         found = [next(heard).samples]
         time.sleep(0.05)
