@@ -101,7 +101,8 @@ _COMPANY = re.compile(r"(\b[A-Z][\w&'-]+,? )(Inc|Ltd|Corp|Bros|INC|LTD|CORP|Co(?
 """A company without its full stop."""
 _HONOURABLE = re.compile(r"\bHon'ble\b")
 _TITLE = re.compile(
-    rf"\b(?!(?<=\d )ms\b)({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z])"
+    rf"\b(?!(?<=\d )ms\b|dr\.(?! [a-z\"']))({'|'.join(TITLES)})"
+    r"(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z])"
     r"|(?<=mr|rs)(?=\s[a-z]))"
 )
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")

@@ -144,7 +144,7 @@ _RULES: tuple[RewriteRule, ...] = (
         re.compile(r"(?<=[\"'`])([*|^~_/\\])(?=[\"'`])|(\b(?:or|and|the|an|a|with) )([*|^~])(?=[\s),.;:])"),
         lambda found: _name_sign(found),
     ),
-    (re.compile(r"([|^~]) (?=(?:or|and) )"), lambda found: f"{_SIGNS[found[1]]} "),
+    (re.compile(r"(?<!\S)([|^~]) (?=(?:or|and) )"), lambda found: f"{_SIGNS[found[1]]} "),
     ("~", re.compile(r"(?<=[A-Za-z])~(?=[A-Za-z])"), " "),
     ("**", re.compile(r"(?<=\w)\*\*(?=[-\w(])"), " to the power of "),
     (re.compile(r"(?<=\s)&&(?=\s)"), " and "),

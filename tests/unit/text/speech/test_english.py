@@ -25,7 +25,7 @@ EXAMPLES = {
     },
     "small letters": {
         "mr. burns, mrs. bud, dr. roe and mr deeds": "mister burns, missus bud, doctor roe and mister deeds",
-        "20 ms. on": "twenty milliseconds on",
+        "20 ms. on, mulholland dr.": "twenty milliseconds on, mulholland dr.",
         "sammy davis jr. at st. louis, king jr here": "sammy davis junior at saint louis, king junior here",
         "jfk to dtw, my pto": "J F K to D T W, my P T O",
     },

@@ -104,11 +104,13 @@ def test_sentences_are_read_as_people_read_them(
     ("kind", "language", "part", "least"),
     [
         ("sources", "en", "tuned", 150),
-        pytest.param("sources", "en", "unseen", 128, marks=pytest.mark.slow),
+        pytest.param("sources", "en", "unseen", 134, marks=pytest.mark.slow),
         pytest.param("sources", "hi", "tuned", 150, marks=pytest.mark.slow),
         pytest.param("sources", "hi", "unseen", 142, marks=pytest.mark.slow),
         ("drawn", "en", "tuned", 190),
-        pytest.param("drawn", "en", "unseen", 177, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "unseen", 183, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "second", 204, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "third", 191, marks=pytest.mark.slow),
         pytest.param("drawn", "hi", "tuned", 195, marks=pytest.mark.slow),
         pytest.param("drawn", "hi", "unseen", 193, marks=pytest.mark.slow),
     ],
@@ -120,7 +122,7 @@ def test_sentences_of_ten_sources_and_drawn_from_texts_are_read_as_people_read_t
     wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
     assert kind == "drawn" or set(Counter(row["category"] for row in rows).values()) == {15}
     # What fails of the unseen halves stays unseen, so that they can measure later rules, too.
-    assert len(rows) - len(wrong) >= least, wrong if part == "tuned" else len(wrong)
+    assert len(rows) - len(wrong) >= least, wrong if part in ("tuned", "second") else len(wrong)
 
 
 def test_short_forms_of_hindi_are_read_by_kind(processors: dict[str, PhonemeProcessor]) -> None:
