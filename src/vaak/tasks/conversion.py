@@ -209,7 +209,7 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
-        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
         # What numpy says of fewer bytes than the header lists.
         is_cut = isinstance(error, struct.error) or said.startswith(CUT_OFF)
         remedy = "it is cut off: download it again" if is_cut else "give the folder that it was converted from"
