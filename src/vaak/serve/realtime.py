@@ -82,7 +82,7 @@ class Session:
         """When audio came last: messages without any keep no place."""
 
     def begin(self) -> None:
-        """Begin new audio; what wasn't final of the audio before is dropped."""
+        """Begin new audio; text of the previous audio that wasn't final is dropped."""
         self.live, self.rest, self.shown = self.make(), b"", ""
         self.resample = make_resampler(self.rate, self.live.rate)
 

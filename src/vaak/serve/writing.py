@@ -342,7 +342,7 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
 
 
 def limit_length(prompt: int, asked: int | None, default: int, reading: Reading, chat: bool) -> int:
-    """Return how many tokens are written after a prompt of so many: those ``asked`` for, or what there is room for.
+    """Return how many tokens to generate after a prompt: those ``asked`` for, or as many as the context has room for.
 
     Raises ApiError where the model can't read all of them at once, in the words by which clients know that.
     """

@@ -444,7 +444,7 @@ class CheckpointWriter:
 def choose_kept(
     periodic: Mapping[int, bool], total_limit: int, keep_every: int | None, named: Collection[int | None]
 ) -> set[int]:
-    """Return the steps to keep: of the newest periodic checkpoints, those ``named``, and multiples of ``keep_every``.
+    """Return the steps to keep: the newest ``total_limit`` periodic ones, multiples of ``keep_every``, and ``named``.
 
     >>> sorted(choose_kept({10: True, 20: False, 30: True, 40: True, 50: True}, 2, 30, {10}))
     [10, 30, 40, 50]

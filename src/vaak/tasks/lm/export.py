@@ -235,7 +235,7 @@ def export_onnx(
 ) -> None:
     """Write ``model.onnx`` and the tokenizer to ``folder``, completely or not at all.
 
-    ``write_texts`` writes the tokenizer in place of its own ``save``, with a ``generation_config.json``, whose
+    ``write_texts`` writes the tokenizer instead of the tokenizer's ``save``, with a ``generation_config.json``, whose
     ``eos_token_id`` is also in the model's metadata (``stop_ids``): a loop that writes texts has to stop there.
 
     ``inputs`` are ids ``(row, token)``; an encoder also has ``mask``, true where they are real. ``logits`` are ``(row,

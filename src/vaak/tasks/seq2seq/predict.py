@@ -231,7 +231,7 @@ class DecodingSettings:
     """Scores are log-probabilities divided by this power of the length, whatever the method."""
     early_stopping: bool = True
     no_repeat_ngram_size: int = 0
-    """No run of so many tokens is written twice; 0 allows any."""
+    """No sequence of this many tokens is written twice; 0 allows any."""
     n_best: int = 1
     """The number of translations of each text: from the beam, or samples, or the best of mbr's samples."""
     num_samples: int = 16
