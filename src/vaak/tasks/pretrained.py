@@ -484,12 +484,26 @@ def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: Tr
                 yield name, opened.get_tensor(name)
 
 
-HEADS = ("lm_head.weight", "embed_out.weight")
+HEADS = ("lm_head.weight", "embed_out.weight", "proj_out.weight")
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 ROWS_AT_ONCE = 4096
 
 
-def has_own_head(source: str) -> bool:
+def note_own_head(config: Any, source: str, key: str = PRETRAINED_KEY) -> None:
+    """Untie a decoder's ``config`` with a warning if its files have an output layer that isn't its embedding.
+
+    The tensors decide, as in transformers 5; transformers 4 took the embedding for the output layer.
+    """
+    if getattr(config, "tie_word_embeddings", False) and _has_own_head(source):
+        config.tie_word_embeddings = False
+        log.warning(
+            "%s: the configuration of %s says that its output layer is its embedding, but its files have another one, "
+            "which is used: exports say so",
+            *(key, source),
+        )
+
+
+def _has_own_head(source: str) -> bool:
     """Whether a decoder's files have an output layer that isn't its embedding, whatever its configuration says."""
     found: dict[tuple[str, ...], tuple[Path, str]] = {}
     for file in list_weights(fetch_folder(source, WEIGHTS)):

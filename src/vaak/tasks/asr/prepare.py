@@ -40,7 +40,7 @@ from vaak.tasks.asr.utterances import (
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.fetching import fetch_model, import_transformers, load_generation, load_tokenizer
-from vaak.tasks.pretrained import NewIds, load_config, write_new_tokens
+from vaak.tasks.pretrained import NewIds, load_config, note_own_head, write_new_tokens
 from vaak.tasks.speech_task import (
     PATH_OPTIONS,
     Datasets,
@@ -143,6 +143,7 @@ class AsrSources:
         # The heads that times of words are read from are in generation_config.json, which a run doesn't keep: they go
         # into config.json.
         setattr(config, ALIGNMENT_HEADS, getattr(generation, ALIGNMENT_HEADS, None))
+        note_own_head(config, source, BASE_KEY)
         config.save_pretrained(folder / BASE)
         language, like = self.data.language, self.data.language_like
         exported = exported_vocabulary(Path(source))

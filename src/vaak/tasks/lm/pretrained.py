@@ -37,9 +37,9 @@ from vaak.tasks.pretrained import (
     DROPOUTS,
     PRETRAINED_KEY,
     NewTokens,
-    has_own_head,
     is_decoder,
     load_config,
+    note_own_head,
     older_rope,
     read_new_tokens,
     read_weights,
@@ -99,15 +99,8 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
             "positions are %s; exports say that it reads %s",
             *(f"{max_length:,}", source, f"{longest:,}", scaled, f"{max_length:,}"),
         )
-    # As in transformers 5, the tensors in the files decide; 4 took the embedding for the output layer.
-    is_untied = bool(getattr(config, "tie_word_embeddings", False)) and has_own_head(source)
-    if is_untied:
-        log.warning(
-            "%s: the configuration of %s says that its output layer is its embedding, but its files have another one, "
-            "which is used: exports say so",
-            *(PRETRAINED_KEY, source),
-        )
-    save_config(config, folder, {"tie_word_embeddings": False} if is_untied else None)
+    note_own_head(config, source)
+    save_config(config, folder)
     write_generation(source, folder)
     return save_tokenizer(source, folder, new=(new or NewTokens(), config.vocab_size))
 

@@ -16,6 +16,7 @@ import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.supervision import AlignmentItem
+from safetensors.torch import load_file, save_file
 from transformers import WhisperForConditionalGeneration
 
 import tiny_listener
@@ -493,10 +494,19 @@ def test_a_base_that_cannot_be_used_is_said_before_training(
     assert (code, message in err.splitlines()[-1], "Traceback" in out + err) == (2, True, False), err
 
 
-def test_a_base_is_fine_tuned_and_found_in_its_checkpoints(corpus: Path, whisper_folder: Path, tmp_path: Path):
-    shutil.copytree(whisper_folder, tmp_path / "base")
+@pytest.mark.parametrize("head", ["tied", "its own"])
+def test_a_base_is_fine_tuned_and_found_in_its_checkpoints(
+    head: str, corpus: Path, whisper_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    weights = shutil.copytree(whisper_folder, tmp_path / "base") / "model.safetensors"
+    if head == "its own":
+        tensors = load_file(weights)
+        # The configuration says that it is the embedding.
+        tensors["proj_out.weight"] = tensors["model.decoder.embed_tokens.weight"].flip(0)
+        save_file(tensors, weights, {"format": "pt"})
     model = {"base": str(tmp_path / "base"), "lora": {"rank": 2}}
     run = tiny_listener.train(corpus, tmp_path / "run", "training.max_steps=2", model=model)
+    assert ("its files have another one, which is used" in capsys.readouterr().err) == (head == "its own")
     found = open_run(run)
     shutil.rmtree(tmp_path / "base")
     alone = open_run(run)

@@ -54,7 +54,7 @@ from vaak.tasks.asr.utterances import TokenLimit, decoder_limit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
 from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation, load_tokenizer
-from vaak.tasks.pretrained import load_config, load_or_init, tell_untied, write_older_names
+from vaak.tasks.pretrained import load_config, load_or_init, note_own_head, tell_untied, write_older_names
 from vaak.tasks.quantised import layers_in_nf4
 from vaak.tasks.speech_task import Datasets
 
@@ -74,6 +74,7 @@ def keep_base(source: str, folder: Path) -> Any:
         reason = f", which isn't read ({why})" if why else ""
         raise UserError(f"{BASE_KEY}: {source} is a {config.model_type}{reason}; architecture decoder takes {kinds}")
     kind = DECODER_BASES[config.model_type]
+    note_own_head(config, source, BASE_KEY)
     config.save_pretrained(folder)
     if isinstance(kind, ListenerBase):
         keep_listener(source, kind, folder)
