@@ -103,7 +103,7 @@ def test_a_checkpoint_of_an_earlier_version_resumes_and_what_is_unknown_is_said(
     change_conditions(run, lambda before: [before.pop(name) for name in ("code", "packages", "cpu capability")])
     code, said = resumed(vaak, run)
     assert code == 0, said
-    assert "same draws; the bits are the same if these are: code, packages, cpu capability (an earlier version" in said
+    assert "same draws; the bits are the same if these are: code, packages, cpu capability (the earlier version" in said
 
 
 def change_conditions(run: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -142,7 +142,7 @@ def test_when_time_is_up_figures_are_estimates(tmp_path: Path):
     [
         (lambda path: path.mkdir(), "is empty"),
         (lambda path: path.write_text("so"), "has nothing to train on: 1 .bin"),
-        (lambda path: None, "no such folder"),
+        (lambda path: None, "no such file or folder"),
         (
             lambda path: [path.mkdir(), (path / "a.bin").write_bytes(b"\0")],
             "has nothing to train on: 1 .bin; speech recognition needs: ",

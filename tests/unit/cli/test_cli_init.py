@@ -195,7 +195,7 @@ WRONG = {
     "quikstart": "did you mean quickstart?",
     "multitask": "multitask: vaak init multitask/quickstart copies one to start from",
     "lm": "where are the data? vaak init lm --data FOLDER, or --example makes some",
-    "lm --data none": "none: no such folder",
+    "lm --data none": "none: no such file or folder",
     "lm --data . --hardware abacus": "--hardware is abacus; expected auto, cpu, mps, or the memory of a GPU",
     "quickstart --example": "quickstart is a recipe, which is copied unchanged",
     "asr --data texts": "asr needs audio with its texts, and there is text",

@@ -144,5 +144,5 @@ def test_a_curve_that_cannot_be_written_is_a_users_error(tmp_path):
 
 def test_several_processes_are_refused(tiny_text, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="runs in one process"):
+    with pytest.raises(UserError, match="takes the same steps in one process"):
         find_lr(tiny_runs.loaded(tiny_text, tmp_path / "run"), SHORT)

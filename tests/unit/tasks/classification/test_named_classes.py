@@ -188,7 +188,7 @@ def test_words_that_are_others_when_data_are_made_again_are_refused_each_time(tm
     lose_data(run)
     table = (tmp_path / "set.jsonl").read_text()
     (tmp_path / "set.jsonl").write_text(table.replace("great", "superb"))
-    message = r"step-00000020: its tokens are not those of .* again \('great' before, 'superb' now\): restore"
+    message = r"step-00000020: its tokens differ from those of .* again \('great' before, 'superb' now\): restore"
     on = ("training.max_steps=21", "training.checkpoint.resume=auto")
     for _ in range(2):
         with pytest.raises(UserError, match=message):
