@@ -98,7 +98,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(r"\bpH\b"), "P H"),
     (re.compile(r"\b(?:Ca|Fe|Na|Mg|Cu|Zn|Al|Cl|Li|Ag)(?=[¹²³⁴]?[⁺⁻])"), lambda found: " ".join(found[0].upper())),
     (
-        re.compile(rf"(?<![\w\])])({_RAISED}{{1,3}})({'|'.join(sorted(ELEMENTS, key=len, reverse=True))})(?![a-z])"),
+        re.compile(rf"(?<![\w\])])([⁰¹²³⁴-⁹]{{1,3}})({'|'.join(sorted(ELEMENTS, key=len, reverse=True))})(?![a-z])"),
         lambda found: f"{ELEMENTS[found[2]]} {cardinal(int(_lowered(found[1])))}",
     ),
     (_OF_TEN, lambda _: " times "),

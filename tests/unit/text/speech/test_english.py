@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError
@@ -465,6 +465,7 @@ WRITTEN = (
 )
 
 
+@example(["⁺", "II"])
 @given(st.lists(st.sampled_from((*WRITTEN, *sorted(READ_CHARACTERS), " ", " ")), max_size=12))
 def test_any_mixture_of_written_forms_becomes_words_and_punctuation(parts: list[str]) -> None:
     found = normalise("".join(parts))
