@@ -16,6 +16,8 @@ from vaak.core.errors import UserError
 
 SLOW_LOADING_SECONDS = 10.0
 """How long a batch may take after a signal: clusters kill 30 seconds after theirs."""
+AGAIN_SECONDS = 1.0
+"""How long the main thread has to end a wait before it is told again."""
 _since: list[float] = []
 """When the main thread began to wait for a batch, if it does."""
 
@@ -72,8 +74,11 @@ class WaitLimit:
         main = threading.main_thread().ident
         assert main is not None
         while not self._ended.wait(0.1):
-            if _since and time.monotonic() - max(_since[0], heard_at) > SLOW_LOADING_SECONDS:
+            # The main thread may end its wait at any moment.
+            since = next(iter(_since), None)
+            if since is not None and time.monotonic() - max(since, heard_at) > SLOW_LOADING_SECONDS:
                 self._overdue = signal.Signals(number).name
-                # a second Ctrl-C would leave at once
+                # A second Ctrl-C would leave at once.
                 signal.pthread_kill(main, signal.SIGTERM if number == signal.SIGINT else number)
-                return
+                # Sent again: one that arrives just before a call blocks is heard after the call, which never ends.
+                self._ended.wait(AGAIN_SECONDS)

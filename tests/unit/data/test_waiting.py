@@ -18,6 +18,7 @@ from vaak.engine.trainer import stop_on_signal
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "SLOW_LOADING_SECONDS", 0.3)
+    monkeypatch.setattr(waiting, "AGAIN_SECONDS", 0.2)
 
 
 def read_carelessly(descriptor: int) -> None:
@@ -38,6 +39,30 @@ def test_a_read_that_blocks_ends_after_a_signal(number: signal.Signals) -> None:
         with pytest.raises(UserError, match=f"no batch came within .* after {number.name}"), waited_for():
             read_carelessly(reading)
     assert asked[0] == number.name
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_read_ends_although_the_first_signal_for_it_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that arrives just before the call that blocks."""
+    reading, writing = os.pipe()
+    sent: list[int] = []
+
+    def lose_the_first(thread: int, number: int) -> None:
+        sent.append(number)
+        if len(sent) > 1:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(signal, "pthread_kill", lose_the_first)
+    # The read ends in any case, so that a failure isn't a test without an end.
+    relief = threading.Timer(5, os.write, (writing, b"x"))
+    relief.start()
+    with stop_on_signal(lambda name: None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(UserError, match="no batch came within"), waited_for():
+            read_carelessly(reading)
+    relief.cancel()
+    relief.join()
     os.close(reading)
     os.close(writing)
 
