@@ -254,7 +254,7 @@ def test_labels_are_taken_by_name_where_the_model_is_divided(key: str, tmp_path:
     divided = [*arguments, "run_dir=runs/divided", "training.distributed.strategy=fsdp"]
     ended = [rank.wait() for rank in commands.start_ranks(2, divided, tmp_path)]
     assert [one.status for one in ended] == [0, 0], ended[0].errors
-    said = [line for one in ended for line in one.errors.splitlines() if "its labels are others" in line]
+    said = [line for one in ended for line in one.errors.splitlines() if "its labels differ" in line]
     assert len(said) == 1
     assert "2 of 4 rows are taken by name" in said[0]
     first, whole, found = (
