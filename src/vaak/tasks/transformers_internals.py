@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 
-class _Said(threading.local):
-    """What a thread has said to transformers."""
+class _Setting(threading.local):
+    """What a thread asks of transformers' functions."""
 
     reads_nothing = False
     is_packed: bool | None = None
 
 
-_said = _Said()
+_setting = _Setting()
 
 
 def without_reading(x: Tensor, *, is_packed: bool | None = None) -> contextlib.AbstractContextManager[None]:
@@ -39,22 +39,22 @@ def without_reading(x: Tensor, *, is_packed: bool | None = None) -> contextlib.A
     if not x.is_cuda or torch.compiler.is_compiling():
         return contextlib.nullcontext()
     _wrap()
-    return _saying(is_packed)
+    return _set(is_packed)
 
 
 @contextlib.contextmanager
-def _saying(is_packed: bool | None) -> Iterator[None]:
-    before = _said.reads_nothing, _said.is_packed
-    _said.reads_nothing, _said.is_packed = True, is_packed
+def _set(is_packed: bool | None) -> Iterator[None]:
+    before = _setting.reads_nothing, _setting.is_packed
+    _setting.reads_nothing, _setting.is_packed = True, is_packed
     try:
         yield
     finally:
-        _said.reads_nothing, _said.is_packed = before
+        _setting.reads_nothing, _setting.is_packed = before
 
 
 @cache
 def _wrap() -> None:
-    """Have transformers' functions ask what was said, once in a process."""
+    """Replace transformers' functions, once in a process, by ones that read the setting of ``without_reading``."""
     from transformers import masking_utils
     from transformers.utils import import_utils
 
@@ -63,7 +63,7 @@ def _wrap() -> None:
 
         @wraps(is_capturing)
         def is_cuda_stream_capturing() -> bool:
-            return _said.reads_nothing or is_capturing()
+            return _setting.reads_nothing or is_capturing()
 
         import_utils.is_cuda_stream_capturing = is_cuda_stream_capturing
     find: Callable[[Tensor], Tensor | None] | None = getattr(masking_utils, "find_packed_sequence_indices", None)
@@ -71,6 +71,6 @@ def _wrap() -> None:
 
         @wraps(find)
         def find_packed_sequence_indices(position_ids: Tensor, *more: Any) -> Tensor | None:
-            return None if _said.is_packed is False else find(position_ids, *more)
+            return None if _setting.is_packed is False else find(position_ids, *more)
 
         masking_utils.find_packed_sequence_indices = find_packed_sequence_indices
