@@ -8,7 +8,6 @@ It has more than 500 lines because the rules about options are in one file, wher
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import inspect
 import re
@@ -23,6 +22,7 @@ from vaak.config.components import (
     LOSSES,
     SMOOTHING_LOSSES,
     did_you_mean,
+    parse_source,
     source_file,
     without_folder,
 )
@@ -172,16 +172,10 @@ def _is_plain_module(found: ast.ClassDef) -> bool:
 def _class_in(file: Path, name: str) -> ast.ClassDef | None:
     """The source of a class in a file; None where it has none, or can't be read: training says what is wrong in it."""
     try:
-        body = _parse_source(file.read_bytes()).body
+        body = parse_source(file.read_bytes(), str(file)).body
     except (OSError, SyntaxError, ValueError):
         return None
     return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
-
-
-@functools.lru_cache(8)
-def _parse_source(source: bytes) -> ast.Module:
-    """Return the syntax tree of a source; a sweep checks the same built-in losses for each of its runs."""
-    return ast.parse(source)
 
 
 def _made_by(found: ast.ClassDef) -> ast.arguments | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -24,6 +25,7 @@ from vaak.config.base import REGISTERED
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
 from vaak.config.trust import require_decided
 from vaak.core.errors import UserError
+from vaak.core.machine import collecting_no_garbage
 from vaak.core.names import from_home
 
 
@@ -99,7 +101,7 @@ def what_is_missing(reference: str, folder: Path) -> str | None:
 
 def _missing_in_file(file: Path, name: str) -> str | None:
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        tree = parse_source(file.read_bytes(), str(file))
     except OSError as error:
         return f"{file} can't be read: {error.strerror or error}"
     except (SyntaxError, ValueError) as error:
@@ -120,6 +122,18 @@ def _missing_in_file(file: Path, name: str) -> str | None:
         for alias in node.names
     }
     return None if name in names else f"{file} has no {name}{did_you_mean(name, names)}"
+
+
+@functools.lru_cache(8)
+def parse_source(source: bytes, filename: str) -> ast.Module:
+    """Return the syntax tree of a file that was read; a sweep checks the same built-in losses for each of its runs.
+
+    Raises SyntaxError or ValueError where it isn't valid Python.
+    """
+    # Until Python 3.11.8, a tree that another thread makes meanwhile (a traceback that it formats is
+    # enough) ends this one in a SystemError (CPython, issue 106905). Only garbage collection lets that thread in.
+    with collecting_no_garbage():
+        return ast.parse(source, filename)
 
 
 def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> Any:

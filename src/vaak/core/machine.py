@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import importlib.metadata
 import logging
@@ -18,6 +19,7 @@ import re
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -333,3 +335,15 @@ def format_bytes(number: float) -> str:
 def nearest_existing(path: Path) -> Path:
     """Return the path itself or the folder nearest above it that is there."""
     return next(place for place in (path, *path.absolute().parents) if place.exists())
+
+
+@contextlib.contextmanager
+def collecting_no_garbage() -> Iterator[None]:
+    """Disable garbage collection within this context, in processes forked within it until they enable it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -33,7 +33,7 @@ from vaak.config.training import PerformanceConfig
 from vaak.core.batch import Batch, require_kind
 from vaak.core.errors import DataError, HostMemoryError, MissingPackageError, UserError, is_panic
 from vaak.core.interrupts import begin_as_worker
-from vaak.core.machine import cores_of_a_process
+from vaak.core.machine import collecting_no_garbage, cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Padding
@@ -316,7 +316,7 @@ def _load_with_workers(
         multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
-    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError), _collecting_no_garbage():
+    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError), collecting_no_garbage():
         # The forkserver process can be lost, too.
         batches, started = iterate_with_workers(loader)
     _workers.update(started)
@@ -339,18 +339,6 @@ def _load_with_workers(
         end_workers(batches, started)
         # Breaks the reference cycle of an exception and its frame.
         found = None
-
-
-@contextlib.contextmanager
-def _collecting_no_garbage() -> Iterator[None]:
-    """Disable garbage collection within this context, in forked workers until ``_start_worker`` enables it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:

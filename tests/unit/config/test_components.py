@@ -1,6 +1,9 @@
 """Classes by name, checked without running them and found next to the YAML."""
 
+import gc
 import sys
+import threading
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,38 @@ def test_a_class_of_each_kind(folder):
     huber = resolve_class("./my_loss.py:Huber", builtin, folder)
     assert huber.here == str(folder / "my_loss.py")
     assert resolve_class("./my_loss.py:Smooth", builtin, folder) is huber
+
+
+def test_a_traceback_that_another_thread_formats_meanwhile_disturbs_nothing(folder):
+    """Both make syntax trees; until Python 3.11.8, one that was interrupted ended in a SystemError."""
+
+    def format_tracebacks():
+        while not ended.is_set():
+            try:
+                raise ValueError(len("a line that has") + len("more than one expression"))
+            except ValueError:
+                traceback.format_exc()
+
+    def let_others_run(phase, info):
+        """A callback in Python, as profilers have them: at it, other threads get their turn."""
+
+    ended = threading.Event()
+    other = threading.Thread(target=format_tracebacks)
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    try:
+        gc.callbacks.append(let_others_run)
+        gc.set_threshold(50)
+        sys.setswitchinterval(1e-6)
+        other.start()
+        for number in range(50):
+            Path("long.py").write_text(f"one = {number}\n" + "".join(f"class A{n}: x = [{n}]\n" for n in range(100)))
+            assert what_is_missing("./long.py:A99", folder) is None
+    finally:
+        ended.set()
+        gc.callbacks.remove(let_others_run)
+        gc.set_threshold(*thresholds)
+        sys.setswitchinterval(interval)
+        other.join()
 
 
 def test_a_users_file_is_imported_and_nothing_written_next_to_it(folder, monkeypatch):
