@@ -62,7 +62,8 @@ from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import added_by_lora, take_lengths, without_lora
 from vaak.nn.new_tokens import take_new_rows
-from vaak.nn.stack import RECOMPUTES, set_gradient_checkpointing, set_variable_length
+from vaak.nn.recomputation import RECOMPUTES, set_gradient_checkpointing
+from vaak.nn.stack import set_variable_length
 
 LOSS_PREFIX = "loss."
 """The prefix of the names of loss functions' parameters, which may coincide with the model's."""
@@ -181,7 +182,7 @@ def _configure_model(model: nn.Module, config: TrainingConfig) -> None:
     model.train()
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
-        log.warning("%s has no effect: the model has no stack of vaak.nn", RECOMPUTES)
+        log.warning("%s has no effect: the model has no stack of vaak.nn, nor a network of transformers", RECOMPUTES)
     set_variable_length(model, config.performance.attention == "auto")
     if config.distributed.reduction == "exact":
         require_no_running_statistics(model)

@@ -37,7 +37,8 @@ from vaak.core.errors import OptionError, UserError
 from vaak.nn.config import StackConfig
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.random_features import SquaredNorms
-from vaak.nn.stack import RECOMPUTES, TransformerStack
+from vaak.nn.recomputation import RECOMPUTES
+from vaak.nn.stack import TransformerStack
 
 
 class OwnNetwork(nn.Module):

@@ -244,9 +244,6 @@ class TransformerStack(nn.Module):
         return has_kernels(x, dtype, config.num_heads, num_key_heads, config.head_width)
 
 
-RECOMPUTES = "training.performance.gradient_checkpointing"
-
-
 def _run_block(block: nn.Module, x: Tensor, around: AttentionInputs) -> Tensor:
     with cast_weights(block):
         found: Tensor = block(x, around)
@@ -257,18 +254,6 @@ def _recompute_blocks(blocks: Iterable[nn.Module], x: Tensor, around: AttentionI
     for block in blocks:
         x = checkpoint(_run_block, block, x, around, use_reentrant=False)
     return x
-
-
-def set_gradient_checkpointing(model: nn.Module, parts: Recomputation) -> int:
-    """Have the stacks of a model recompute these ``parts`` in the backward pass; return how many stacks there are.
-
-    Stacks are those modules that have a method ``recompute(parts)``, which raises UserError for parts that it can't
-    recompute alone.
-    """
-    stacks: list[Any] = [module for module in model.modules() if callable(getattr(module, "recompute", None))]
-    for stack in stacks:
-        stack.recompute(parts)
-    return len(stacks)
 
 
 def set_variable_length(model: nn.Module, on: bool) -> None:

@@ -25,7 +25,8 @@ from vaak.engine.optim.schedules import Freezing
 from vaak.engine.precision import Precision
 from vaak.engine.trained import require_shardable
 from vaak.nn.nf4 import num_weights
-from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
+from vaak.nn.recomputation import set_gradient_checkpointing
+from vaak.nn.stack import set_variable_length
 from vaak.runs.prepared import is_prepared
 
 

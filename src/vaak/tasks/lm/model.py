@@ -25,7 +25,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from vaak.config.training import Recomputation
 from vaak.core.errors import UserError
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.torch_internals import unwatched
@@ -39,7 +38,6 @@ from vaak.nn.lora_targets import adapts_head
 from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import train_new_rows
 from vaak.nn.nf4 import num_weights
-from vaak.nn.stack import RECOMPUTES
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.ngram import TokenNgram
 from vaak.tasks.transformers_internals import without_reading
@@ -132,7 +130,6 @@ class TransformersDecoder(MixedDecoder):
         """``config`` has the options of the run."""
         super().__init__()
         self.network, self.config, self.ngram = network, config, None
-        self._recomputes = False
         tried = self._to_try
         self._logits_are_product = tried._tried(tried._logits_by_hand)
         _add_noise(self.embedding, config.neftune_noise_alpha)
@@ -191,22 +188,6 @@ class TransformersDecoder(MixedDecoder):
         positions = {} if documents is None else {"position_ids": positions_in_documents(documents)}
         with without_reading(input_ids, is_packed=documents is not None):
             return (module or self.network)(input_ids=input_ids, use_cache=False, **positions)
-
-    def recompute(self, parts: Recomputation) -> None:
-        """Keep only the layers' inputs in training, and compute the rest again in the backward pass, or not.
-
-        Raises UserError where transformers can't.
-        """
-        on = bool(parts)
-        if on and not self.network.supports_gradient_checkpointing:
-            raise UserError(f"{RECOMPUTES}: {self.kind} of transformers doesn't have it")
-        if isinstance(parts, str):
-            raise UserError(f"{RECOMPUTES}: {self.kind} of transformers recomputes whole layers only; set it to block")
-        if on != self._recomputes:
-            new = "activation" if hasattr(self.network, "activation_checkpointing_enable") else "gradient"
-            change = getattr(self.network, f"{new}_checkpointing_{'enable' if on else 'disable'}")
-            change(*(({"use_reentrant": False},) if on else ()))
-            self._recomputes = on
 
     # Reading token by token.
 

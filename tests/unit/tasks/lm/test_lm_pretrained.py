@@ -183,17 +183,6 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
     assert table_row(kind) in (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
 
 
-@pytest.mark.slow
-def test_a_module_of_transformers_recomputes_whole_layers_only(tmp_path: Path):
-    write_folder(tmp_path / "theirs", "phi3")
-    model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
-    for parts in ("attention", "all"):
-        with pytest.raises(UserError, match=r"gradient_checkpointing: .* of transformers recomputes whole layers only"):
-            model.recompute(parts)
-    model.recompute(True)
-    model.recompute(False)
-
-
 READ_IN_PARTS = [kind for kind in OTHERS if kind != "mamba"]
 
 
