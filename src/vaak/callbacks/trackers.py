@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vaak.config.checks import is_among
+from vaak.config.metric_names import is_among
 from vaak.config.yaml.text import looks_secret
 from vaak.core.errors import UserError
 from vaak.core.names import quote_unmatched

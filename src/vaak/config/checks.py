@@ -1,57 +1,126 @@
-"""Checks beyond types: options that don't apply, and names of losses, metrics or runs that don't exist.
+"""Checks beyond types: options that don't go together, have no effect, or name what doesn't exist.
 
-Such options are always reported, before there are data. A task adds its own checks.
-
-It has more than 500 lines because the rules about options are in one file, where a new one is seen next to the others.
+They need no data, so mistakes are reported before anything is prepared. A task adds its own checks.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import inspect
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vaak.config.base import REGISTERED, Component, ExtensibleSection
-from vaak.config.components import (
-    AUXILIARY_LOSSES,
-    CALLBACKS,
-    LOSSES,
-    SMOOTHING_LOSSES,
-    did_you_mean,
-    parse_source,
-    source_file,
-    without_folder,
-)
+from vaak.config.base import REGISTERED
+from vaak.config.components import AUXILIARY_LOSSES, LOSSES, SMOOTHING_LOSSES, did_you_mean
 from vaak.config.experiment import Experiment
-from vaak.config.metrics import find_metric
-from vaak.config.optimization import SCHEDULES_THAT_END_LOW, SchedulerConfig
-from vaak.config.tasks import CheckFinding, built_in, impossible, impossible_if_given, no_effect, remark
-from vaak.config.training import (
-    DIFFICULTIES,
-    MOST_EXACT,
-    AuxiliaryLoss,
-    CheckpointConfig,
-    EarlyStoppingConfig,
-    TrainingConfig,
-)
+from vaak.config.metric_names import check_metrics
+from vaak.config.optimization import SCHEDULES_THAT_END_LOW
+from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect, remark
+from vaak.config.training import DIFFICULTIES, MOST_EXACT, TrainingConfig
 
-NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-"""The parameters of a class that doesn't define ``__init__``."""
-LOGGED = (
-    *("loss", "learning_rate", "learning_rate/", "gradient_norm", "gradient_norm/"),
-    *("loss_scale", "overflows", "non_finite_steps", "skipped", "seconds", "gap_ms", "total_steps"),
-    *("process_memory_gib", "cpu_percent", "machine_load", "disk_free_gib"),
-    *("memory_pressure", "memory_limit_gib", "device_memory_gib", "device_utilisation_percent"),
-)
-"""Values that training logs, whatever the task; a name that ends in ``/`` stands for all that begin with it."""
+MOST_PARAMETERS = 10**12
+"""A process holds its whole model: a larger one fits no machine."""
+SHARDABLE = ("adam", "adamw", "lion", "muon", "sgd")
+"""Update rules that a part of a weight is enough for, or that exchange parts (Muon)."""
+URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins, also as a path, in which ``//`` is ``/``; a drive has one letter."""
+_NO_PERFORMER = "no layer of this model draws random features (Performer)"
 
 
-def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """Main and auxiliary losses that the task doesn't have, or that don't fit its data."""
+def check_options(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield what is wrong with options or deserves a remark, the task's own checks included."""
+    yield from _find_impossible(experiment)
+    yield from _find_without_effect(experiment)
+    yield from _find_remarks(experiment)
+    yield from experiment.spec.checks(experiment)
+
+
+def check_new_run(experiment: Experiment[Any, Any], further_metrics: Iterable[str]) -> Iterator[CheckFinding]:
+    """Yield what only a run that starts must have right: its metrics, and the checkpoint it begins with.
+
+    ``further_metrics`` are those that a program adds to the task's. A trained run may have others, and may have
+    outlived the one whose weights it began with.
+    """
+    yield from check_metrics(experiment, further_metrics)
+    options = experiment.training.checkpoint
+    resumes = options.resume is not None and (experiment.run_dir / "config.yml").exists()
+    if options.init_from is not None and not resumes and _is_missing(options.init_from):
+        yield impossible(
+            "training.checkpoint.init_from",
+            f"{options.init_from} doesn't exist; give a run directory, or step-…, best or last in it",
+        )
+    if options.resume not in (None, "auto") and _is_missing(str(options.resume)):
+        yield impossible("training.checkpoint.resume", f"{options.resume} doesn't exist; give a checkpoint, or auto")
+
+
+def _is_missing(path: str) -> bool:
+    """Return whether a path doesn't exist; URLs are reported by ``_check_urls``."""
+    return not URL_AS_PATH.match(path) and not Path(path).exists()
+
+
+def _find_impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    training = experiment.training
+    yield from _check_urls(experiment)
+    yield from _check_lengths(experiment)
+    yield from _check_losses(experiment)
+    yield from _check_size(experiment)
+    yield from _check_steps(training)
+    if training.batching.type in experiment.spec.refused_batching:
+        yield impossible("training.batching.type", experiment.spec.refused_batching[training.batching.type])
+    if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
+        yield impossible(
+            "training.loss.auxiliary.norm_reg",
+            f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear",
+        )
+    yield from _check_processes(training)
+    if experiment.distillation is not None and not experiment.spec.has_logits:
+        yield impossible(
+            "distillation",
+            f"the task {experiment.task} predicts no probabilities to learn from a teacher; leave it out",
+        )
+    if training.performance.compile and experiment.distillation is not None and experiment.distillation.hidden:
+        yield impossible(
+            "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
+        )
+    yield from _check_graphs(training)
+    yield from _check_logits(experiment)
+    yield from _check_curriculum(experiment)
+    thresholds = training.memory.thresholds
+    if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
+        yield impossible(
+            "training.memory.thresholds", f"{list(thresholds)} do not increase; expected moderate < high < critical"
+        )
+    if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
+        yield impossible("training.scheduler.warmup_ratio", "given together with warmup_steps; give one of them")
+    if training.scheduler.first_cycle_steps is not None and training.scheduler.first_cycle_epochs is not None:
+        yield impossible(
+            "training.scheduler.first_cycle_epochs", "given together with first_cycle_steps; give one of them"
+        )
+    if training.validation.interval is None and training.validation.interval_epochs is None:
+        yield from _check_unevaluated(training)
+
+
+def _check_urls(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield URLs given for local folders: as paths they would be folders named ``s3:``."""
+    options = experiment.training.checkpoint
+    values = {
+        "run_dir": experiment.run_dir,
+        "training.checkpoint.save_dir": options.save_dir,
+        "training.checkpoint.resume": options.resume,
+        "training.checkpoint.init_from": options.init_from,
+        "data.cache_dir": getattr(experiment.data, "cache_dir", None),
+    }
+    for key, value in values.items():
+        if value is not None and URL_AS_PATH.match(str(value)):
+            upload = (
+                "; training.checkpoint.upload_to keeps the checkpoints at a URL, from which resume: auto brings them"
+            )
+            is_run = key in ("run_dir", "training.checkpoint.save_dir", "training.checkpoint.resume")
+            yield impossible(key, f"is a URL; give a folder of this machine{upload if is_run else ''}")
+
+
+def _check_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield main and auxiliary losses that the task doesn't have, or that don't fit its data."""
     spec, loss = experiment.spec, experiment.training.loss
     name = loss.main.type
     fitting = spec.losses and tuple(spec.losses(experiment))
@@ -82,283 +151,8 @@ def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             )
 
 
-def smoothing_of_users_loss(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
-    """``label_smoothing`` with a user's loss whose class doesn't take it; its file is read, and not executed."""
-    loss = experiment.training.loss
-    if not loss.label_smoothing or loss.main.type in LOSSES:
-        return
-    taken = _registered_options(loss.main.type) or _options_in_file(loss.main.type, folder)
-    if taken is not None and "label_smoothing" not in taken:
-        yield impossible(
-            "training.loss.label_smoothing", f"{loss.main.type} takes no label_smoothing; leave it out, or add it there"
-        )
-
-
-def _registered_options(name: str) -> Collection[str] | None:
-    """The options of a class that a program registered; None where any are taken, or no class has that name."""
-    found = REGISTERED["training.loss.main"].get(name)
-    if found is None:
-        return None
-    parameters = inspect.signature(found).parameters
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    return None if takes_any else parameters.keys() or {""}
-
-
-def _options_in_file(reference: str, folder: Path) -> Collection[str] | None:
-    """The options that ``__init__`` of a class in a file has; None where the class may inherit others."""
-    file = source_file(reference, folder)
-    if file is None or not file.is_file():
-        return None
-    found = _class_in(file, reference.rpartition(":")[2])
-    if found is None or not _is_plain_module(found):
-        return None
-    made_by = _made_by(found)
-    if made_by is None or made_by.kwarg is not None:
-        return None if made_by else {""}
-    return {one.arg for one in (*made_by.args, *made_by.kwonlyargs)}
-
-
-def wrong_options_of_components(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
-    """Options of callbacks and losses that their classes don't have, or require; files are read, and not executed."""
-    loss = experiment.training.loss
-    for number, callback in enumerate(experiment.training.callbacks):
-        yield from _wrong_options(f"training.callbacks.{number}", callback, CALLBACKS, folder)
-    yield from _wrong_options("training.loss.main", loss.main, LOSSES, folder)
-    for name, about in loss.auxiliary.items():
-        if isinstance(about, AuxiliaryLoss):
-            yield from _wrong_options(f"training.loss.auxiliary.{name}", about, AUXILIARY_LOSSES, folder)
-    model = experiment.model
-    parts = {f"model.{name}": getattr(model, name) for name in getattr(type(model), "model_fields", ())}
-    for key, section in {"model": model, **parts}.items():
-        if isinstance(section, ExtensibleSection) and section.is_users(section.type):
-            yield from _wrong_options(key, section, {}, folder)
-
-
-def _wrong_options(
-    key: str, component: Component | ExtensibleSection, short_names: Mapping[str, str], folder: Path
-) -> Iterator[CheckFinding]:
-    """Yield the wrong options of the component under ``key``, as far as the source of its class tells."""
-    given = component.given if isinstance(component, ExtensibleSection) else ()
-    called = without_folder(component.type) if given else component.type
-    reference = short_names.get(component.type, component.type)
-    module, _, name = reference.rpartition(":")
-    # The file of the class is read, and not imported, which would take as long as torch does.
-    ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
-    file = source_file(reference, folder) if ours is None else Path(str(ours.origin))
-    found = _class_in(file, name) if file is not None and file.is_file() else None
-    if found is None:
-        return
-    # A class whose __init__ is inherited from somewhere else may take any options.
-    made_by = _made_by(found) or (NO_OPTIONS if _is_plain_module(found) else None)
-    if made_by is None:
-        return
-    taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs) if one.arg not in given]
-    optional = made_by.args[len(made_by.args) - len(made_by.defaults) :]
-    optional += [one for one, default in zip(made_by.kwonlyargs, made_by.kw_defaults, strict=True) if default]
-    for option in () if made_by.kwarg is not None else component.options.keys() - {*taken}:
-        has = f"its options are {', '.join(taken)}" if taken else "it has no options"
-        message = f"{called} has no option {option}; {has}{did_you_mean(option, taken)}"
-        yield impossible(f"{key}.{option}", message)
-    for option in taken:
-        if option not in component.options and option not in {one.arg for one in optional}:
-            yield impossible(key, f"{called} requires its option {option}")
-
-
-def _is_plain_module(found: ast.ClassDef) -> bool:
-    """Return whether a class inherits from torch's module alone, which takes no options."""
-    return [ast.unparse(base) for base in found.bases] in (["nn.Module"], ["torch.nn.Module"])
-
-
-def _class_in(file: Path, name: str) -> ast.ClassDef | None:
-    """The source of a class in a file; None where it has none, or can't be read: training says what is wrong in it."""
-    try:
-        body = parse_source(file.read_bytes(), str(file)).body
-    except (OSError, SyntaxError, ValueError):
-        return None
-    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
-
-
-def _made_by(found: ast.ClassDef) -> ast.arguments | None:
-    """The parameters of the class's own ``__init__``; None where it has none."""
-    functions = (node for node in found.body if isinstance(node, ast.FunctionDef))
-    return next((node.args for node in functions if node.name == "__init__"), None)
-
-
-def watched_metrics(training: TrainingConfig) -> dict[str, str]:
-    """The metrics that training needs, by the options that name them."""
-    watched = {"training.checkpoint.metric": training.checkpoint.metric}
-    if training.scheduler.type == "plateau":
-        watched["training.scheduler.metric"] = training.scheduler.metric
-    if training.early_stopping is not None:
-        watched["training.early_stopping.metric"] = training.early_stopping.metric
-    for number, callback in enumerate(training.callbacks):
-        if callback.type == "early_stopping" and isinstance(callback.options.get("metric"), str):
-            watched[f"training.callbacks.{number}.metric"] = callback.options["metric"]
-    return watched
-
-
-def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iterable[str]) -> Iterator[CheckFinding]:
-    """Yield what only who starts a run must have right: metrics, and the runs to begin with.
-
-    ``further_metrics`` are those that a program adds to the task's. A run that was trained may have others, and may
-    have outlived the one whose weights it began with.
-    """
-    training, spec = experiment.training, experiment.spec
-    if spec.metrics is not None:
-        is_ours = experiment.reference in built_in()
-        own = () if is_ours else (one.name for one in spec.own_metrics)
-        known = [*spec.metrics(experiment), *(f"val_{name}" for name in (*own, *further_metrics))]
-        for key, metric in watched_metrics(training).items():
-            if not is_among(metric, known):
-                found = f"is {metric}, and evaluations give {_list_names(known)}{did_you_mean(metric, known)}"
-                yield impossible(key, found if is_ours else f"{found}; SPEC.own_metrics of a task declares its own")
-        yield from _unknown_logged(training, known)
-    yield from _watched_the_wrong_way(training)
-    options = training.checkpoint
-    resumes = options.resume is not None and (experiment.run_dir / "config.yml").exists()
-    if (
-        options.init_from is not None
-        and not resumes
-        and not URL_AS_PATH.match(options.init_from)
-        and not Path(options.init_from).exists()
-    ):
-        yield impossible(
-            "training.checkpoint.init_from",
-            f"{options.init_from} doesn't exist; give a run directory, or step-…, best or last in it",
-        )
-    is_url = URL_AS_PATH.match(str(options.resume))
-    if options.resume not in (None, "auto") and not is_url and not Path(str(options.resume)).exists():
-        yield impossible("training.checkpoint.resume", f"{options.resume} doesn't exist; give a checkpoint, or auto")
-
-
-def _watched_the_wrong_way(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """Yield remarks on metrics of which the worst is looked for: only who declares one knows which is better."""
-    watching: dict[str, CheckpointConfig | EarlyStoppingConfig | SchedulerConfig] = {
-        "training.checkpoint": training.checkpoint,
-        **({"training.early_stopping": training.early_stopping} if training.early_stopping is not None else {}),
-        **({"training.scheduler": training.scheduler} if training.scheduler.type == "plateau" else {}),
-    }
-    for section, options in watching.items():
-        declared = find_metric(options.metric)
-        if declared is None or declared.higher is None or declared.higher == (options.mode == "max"):
-            continue
-        better, mode = ("higher", "max") if declared.higher else ("lower", "min")
-        yield remark(
-            f"{section}.metric", f"{options.metric} is better when it is {better}; set {section}.mode to {mode}"
-        )
-
-
-def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[CheckFinding]:
-    """Yield names for the trackers that no metric has; nothing where callbacks may log any name."""
-    if training.profiling or training.callbacks:
-        return
-    names = metric_names(training, known)
-    asked = (name for name in training.logging.log_metrics or () if not name.endswith(("_per_second", "_gib")))
-    unknown = [name for name in asked if not is_among(name, names)]
-    if unknown:
-        yield remark(
-            "training.logging.log_metrics",
-            f"no metric is called {' or '.join(unknown)}, so trackers get none; evaluations give {_list_names(known)}"
-            f"{did_you_mean(unknown[0], names)}",
-        )
-
-
-def metric_names(training: TrainingConfig, known: Iterable[str]) -> set[str]:
-    """Return the names that records of a training have, where evaluations give the ``known`` ones."""
-    losses = {"loss", training.loss.main.type, "bce", *training.loss.auxiliary}
-    names = {name.removeprefix("val_") for name in known} | {*known, *LOGGED, *losses}
-    return names | {f"{prefix}_{name}" for name in losses for prefix in ("train", "smoothed")}
-
-
-def is_among(name: str, known: Iterable[str]) -> bool:
-    """Return whether a name is known; a known one that ends in ``/`` stands for all that begin with it."""
-    return any(name == one or (one.endswith("/") and name.startswith(one)) for one in known)
-
-
-def _list_names(known: Iterable[str]) -> str:
-    return ", ".join(f"{name}…" if name.endswith("/") else name for name in known)
-
-
-MOST_PARAMETERS = 10**12
-"""A process holds its whole model: a larger one fits no machine."""
-_NO_PERFORMER = "no layer of this model draws random features (Performer)"
-
-
-def findings(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """All findings about options, including the task's."""
-    yield from _impossible(experiment)
-    yield from _without_effect(experiment)
-    yield from _remarks(experiment)
-    yield from experiment.spec.checks(experiment)
-
-
-def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    training = experiment.training
-    yield from _urls_of_folders(experiment)
-    yield from _impossible_lengths(experiment)
-    yield from unknown_losses(experiment)
-    yield from _impossible_size(experiment)
-    yield from _impossible_steps(training)
-    if training.batching.type in experiment.spec.refused_batching:
-        yield impossible("training.batching.type", experiment.spec.refused_batching[training.batching.type])
-    if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
-        yield impossible(
-            "training.loss.auxiliary.norm_reg",
-            f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear",
-        )
-    yield from _impossible_processes(training)
-    if experiment.distillation is not None and not experiment.spec.has_logits:
-        yield impossible(
-            "distillation",
-            f"the task {experiment.task} predicts no probabilities to learn from a teacher; leave it out",
-        )
-    if training.performance.compile and experiment.distillation is not None and experiment.distillation.hidden:
-        yield impossible(
-            "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
-        )
-    yield from _impossible_graphs(training)
-    yield from _impossible_logits(experiment)
-    yield from _impossible_curriculum(experiment)
-    thresholds = training.memory.thresholds
-    if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
-        yield impossible(
-            "training.memory.thresholds", f"{list(thresholds)} do not increase; expected moderate < high < critical"
-        )
-    if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
-        yield impossible("training.scheduler.warmup_ratio", "given together with warmup_steps; give one of them")
-    if training.scheduler.first_cycle_steps is not None and training.scheduler.first_cycle_epochs is not None:
-        yield impossible(
-            "training.scheduler.first_cycle_epochs", "given together with first_cycle_steps; give one of them"
-        )
-    if training.validation.interval is None and training.validation.interval_epochs is None:
-        yield from _without_evaluations(training)
-
-
-URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How a URL begins, also as a path, in which ``//`` is ``/``; a drive has one letter."""
-
-
-def _urls_of_folders(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """URLs where a folder of this machine is written or resumed from: as paths they would be folders named ``s3:``."""
-    options = experiment.training.checkpoint
-    values = {
-        "run_dir": experiment.run_dir,
-        "training.checkpoint.save_dir": options.save_dir,
-        "training.checkpoint.resume": options.resume,
-        "training.checkpoint.init_from": options.init_from,
-        "data.cache_dir": getattr(experiment.data, "cache_dir", None),
-    }
-    for key, value in values.items():
-        if value is not None and URL_AS_PATH.match(str(value)):
-            upload = (
-                "; training.checkpoint.upload_to keeps the checkpoints at a URL, from which resume: auto brings them"
-            )
-            is_run = key in ("run_dir", "training.checkpoint.save_dir", "training.checkpoint.resume")
-            yield impossible(key, f"is a URL; give a folder of this machine{upload if is_run else ''}")
-
-
-def _impossible_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """Options that a captured graph can't have."""
+def _check_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield options that exclude captured graphs."""
     performance, key = training.performance, "training.performance.cuda_graphs"
     if performance.cuda_graphs and performance.compile is not False:
         yield impossible(key, "a compiled model can't be captured: leave one of cuda_graphs and compile out")
@@ -370,8 +164,8 @@ def _impossible_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
         )
 
 
-def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """Ways to do without all logits where a loss reads them, or where they are unavailable."""
+def _check_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield ways to do without all logits that aren't available, or whose loss reads all of them."""
     training, how = experiment.training, experiment.training.performance.logits
     if how in ("auto", "whole") or not experiment.spec.loss_reads_head:
         return
@@ -393,8 +187,8 @@ def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFindin
         yield impossible("training.performance.logits", f"{reason}; expected {expected}")
 
 
-def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """Difficulties that the data don't have, and a curriculum that would become easier."""
+def _check_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield difficulties that the data don't have, and curricula that become easier."""
     curriculum, batching = experiment.training.curriculum, experiment.training.batching
     if curriculum is not None and batching.shard_size is not None:
         message = "training.curriculum orders examples by difficulty, not as they are stored; leave one of them out"
@@ -415,8 +209,8 @@ def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFi
         )
 
 
-def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """A model that no machine can train, by a count that allocates nothing."""
+def _check_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield a model that no machine can train; counting its parameters allocates nothing."""
     count = experiment.spec.num_parameters
     number = count(experiment) if count is not None else 0
     if number > MOST_PARAMETERS:
@@ -427,7 +221,7 @@ def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]
         )
 
 
-def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
+def _check_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
     if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
         yield impossible(
             "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
@@ -459,15 +253,11 @@ def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
             f"exact sums aren't possible with strategy {training.distributed.strategy}; set that to ddp",
         )
     if training.distributed.strategy == "fsdp":
-        yield from _impossible_when_sharded(training)
+        yield from _check_sharding(training)
 
 
-SHARDABLE = ("adam", "adamw", "lion", "muon", "sgd")
-"""Update rules that a part of a weight is enough for, or that exchange parts (Muon)."""
-
-
-def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """Options that need whole weights or gradients in each process."""
+def _check_sharding(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield options that need whole weights or gradients in each process."""
     if training.optimizer.type not in SHARDABLE:
         yield impossible(
             "training.optimizer.type",
@@ -498,8 +288,8 @@ def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]
         )
 
 
-def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """A schedule that doesn't fit the steps of training, where these are known, or its rate."""
+def _check_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield a schedule that doesn't fit the number of steps, if known, or the learning rate."""
     scheduler, optimizer = training.scheduler, training.optimizer
     too_long = training.max_steps is not None and scheduler.warmup_steps > training.max_steps
     if too_long and scheduler.long_warmup == "refuse":
@@ -514,8 +304,8 @@ def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
         )
 
 
-def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """Audio options in a task without audio, and budgets in another unit than that of the examples."""
+def _check_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield audio options in a task without audio, and budgets in another unit than that of the examples."""
     spec, batching = experiment.spec, experiment.training.batching
     if not spec.audio:
         for section in ("datasets", "global_config"):
@@ -536,8 +326,8 @@ def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFindi
         )
 
 
-def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """Yield what is impossible in a run that is never evaluated."""
+def _check_unevaluated(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield options that need evaluations, in a run without any."""
     if training.early_stopping is not None:
         yield impossible("training.early_stopping", "needs evaluations; give validation.interval or interval_epochs")
     if training.scheduler.type == "plateau":
@@ -546,7 +336,7 @@ def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
         )
 
 
-def _without_effect_by_strategy(training: TrainingConfig) -> Iterator[CheckFinding]:
+def _check_strategy(training: TrainingConfig) -> Iterator[CheckFinding]:
     strategy = training.distributed.strategy
     if strategy == "fsdp":
         yield no_effect("training.fp32_fallback", "strategy is fsdp, which gathers weights in 16 bits")
@@ -555,7 +345,7 @@ def _without_effect_by_strategy(training: TrainingConfig) -> Iterator[CheckFindi
         yield no_effect(f"training.distributed.{name}", f"strategy is {strategy}, which gathers no weights")
 
 
-def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+def _find_without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     if not _draws_features(experiment):
         yield no_effect("training.feature_redraw_interval", f"{_NO_PERFORMER}, so nothing is redrawn")
@@ -571,18 +361,18 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect("training.fp32_fallback", "mixed_precision is no, so everything is computed in fp32")
     if not training.memory.manager:
         yield no_effect("training.memory.cleanup_interval", "memory.manager is false, so nothing is cleaned up")
-    yield from _without_effect_by_strategy(training)
-    yield from _callbacks_that_disagree(experiment)
+    yield from _check_strategy(training)
+    yield from _check_callbacks(experiment)
     if training.max_steps is not None:
         yield no_effect("training.epochs", f"max_steps ({training.max_steps}) decides when training ends")
-    yield from _unread_in_training(training)
+    yield from _find_unread(training)
     if not experiment.spec.loss_reads_head:
         yield no_effect("training.performance.logits", f"the loss of {experiment.task} reads all logits")
     if training.device in ("cpu", "mps"):
         yield no_effect(
             "training.performance.attention", f"device is {training.device}, where attention is always masked"
         )
-    yield from _graphs_without_effect(training)
+    yield from _find_unread_of_graphs(training)
     workers = training.performance.num_workers
     if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
@@ -591,15 +381,15 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect("training.performance.multiprocessing_context", reason)
 
 
-def _graphs_without_effect(training: TrainingConfig) -> Iterator[CheckFinding]:
+def _find_unread_of_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
     if training.device in ("cpu", "mps"):
         yield no_effect("training.performance.cuda_graphs", f"device is {training.device}, which has no CUDA graphs")
     if not training.performance.cuda_graphs:
         yield no_effect("training.performance.cuda_graph_shapes", "cuda_graphs is false")
 
 
-def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """Callbacks that set what an option sets as well."""
+def _check_callbacks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield callbacks that set the same as an option."""
     training = experiment.training
     for number, callback in enumerate(training.callbacks):
         key = f"training.callbacks.{number}"
@@ -617,8 +407,8 @@ def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[Check
             yield impossible(key, f"training.feature_redraw_interval is {interval} already; leave one out")
 
 
-def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """Options that wait for another one."""
+def _find_unread(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield options that only another one would put to use."""
     for name, section in (("validation", training.validation), ("checkpoint", training.checkpoint)):
         if section.interval is not None:
             yield no_effect(f"training.{name}.interval_epochs", f"interval decides, {section.interval} steps")
@@ -640,12 +430,12 @@ def _draws_features(experiment: Experiment[Any, Any]) -> bool:
     return any(getattr(section, "draws_features", False) for section in (experiment.model, experiment.data))
 
 
-def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+def _find_remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     curriculum = training.curriculum
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
         yield remark("training.curriculum.num_epochs", f"training ends earlier, after {training.epochs} epochs")
-    yield from _batch_size_beside_a_budget(training)
+    yield from _remark_on_batch_size(training)
     if training.performance.cuda_graphs and training.batching.round_lengths is None:
         yield remark(
             "training.performance.cuda_graphs",
@@ -663,8 +453,8 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training continues in fp32")
 
 
-def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """Yield what ``batch_size`` still does where batches are filled up to a budget."""
+def _remark_on_batch_size(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield a remark on what ``batch_size`` still does if batches are filled up to a budget."""
     batching = training.batching
     budgets = {"max_tokens": batching.max_tokens, "max_duration": batching.max_duration}
     given = [f"batching.{name} ({budget})" for name, budget in budgets.items() if budget is not None]

@@ -6,47 +6,29 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from pydantic.fields import FieldInfo
-
-from vaak.config.checks import findings, smoothing_of_users_loss, unknown_in_a_new_run, wrong_options_of_components
-from vaak.config.components import (
-    COMPONENTS,
-    did_you_mean,
-    find_code,
-    is_vaaks_task,
-    seen_from,
-    source_file,
-    what_is_missing,
+from vaak.config.checks import check_new_run, check_options
+from vaak.config.chosen_task import (
+    ChosenTask,
+    drop_options_of_other_tasks,
+    find_model_type,
+    find_task,
+    require_model_of_task,
 )
+from vaak.config.component_options import check_component_options
+from vaak.config.components import COMPONENTS, find_code
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.inner import InnerExperiment, Read, settle_experiment
 from vaak.config.paths import paths_read, rewrite_paths
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import (
-    TASKS,
-    CheckFinding,
-    FindingKind,
-    TaskSpec,
-    installed,
-    load_spec,
-    task_class,
-    tasks_recognised,
-)
+from vaak.config.tasks import CheckFinding, FindingKind, TaskSpec, task_class
 from vaak.config.trust import decide, run_of_configuration, trust_places
 from vaak.config.validate import find_options_of_other_types, given_keys, settle_component, validate
 from vaak.config.yaml.aliases import Spellings, canonical, model_type_given, option_aliases
-from vaak.config.yaml.fields import get_annotation, get_section, is_list, names_class, own_types, sections_in
-from vaak.config.yaml.layers import (
-    Layers,
-    file_or_recipe,
-    fill_items,
-    get_folder,
-    merge_all,
-    read_layers,
-)
-from vaak.config.yaml.named_code import NamedCode, code_named_in, why_untrusted
+from vaak.config.yaml.fields import get_annotation, is_list, names_class, own_types, sections_in
+from vaak.config.yaml.layers import Layers, file_or_recipe, fill_items, merge_all, read_layers
+from vaak.config.yaml.named_code import NamedCode, code_named_in
 from vaak.config.yaml.tree import (
     COMMAND_LINE,
     ConfigError,
@@ -60,7 +42,6 @@ from vaak.config.yaml.tree import (
     put,
     replace,
     split_key,
-    take,
     walk,
 )
 from vaak.core.errors import OptionError, UserError
@@ -180,7 +161,7 @@ def _build_experiment(
     code: list[NamedCode] = []
     folder = run_of_configuration(source) or source.parent
     # The task comes first: it says which options exist, and so which names are aliases and how layers merge.
-    task = _find_task(layers, source, folder, problems, trust_code)
+    task = find_task(layers, source, folder, problems, trust_code)
     tree, warnings = _settle_tree(layers, source, folder, task, problems)
     inner_warnings = _settle_sections(tree, task, folder, None if is_inner else read, problems, warnings)
     experiment, further = _check_tree(tree, task, folder, further_metrics, problems)
@@ -197,14 +178,14 @@ def _build_experiment(
 
 
 def _settle_tree(
-    layers: list[PlacedDict], source: Path, folder: Path, task: _Task, problems: list[Problem]
+    layers: list[PlacedDict], source: Path, folder: Path, task: ChosenTask, problems: list[Problem]
 ) -> tuple[PlacedDict, list[Problem]]:
     """Merge layers into one tree and set the options that follow from others; return it with warnings.
 
     Raises ConfigError for a model of another task; other mistakes are added to ``problems``.
     """
     model_type = model_type_given(layers)
-    _require_model_of_task(model_type, task)
+    require_model_of_task(model_type, task)
     tree, warnings = _merge_layers(layers, task, model_type, problems)
     _name_run(tree, source)
     _look_up_secrets(tree)
@@ -215,7 +196,7 @@ def _settle_tree(
 
 
 def _check_tree(
-    tree: PlacedDict, task: _Task, folder: Path, further_metrics: Collection[str], problems: list[Problem]
+    tree: PlacedDict, task: ChosenTask, folder: Path, further_metrics: Collection[str], problems: list[Problem]
 ) -> tuple[Experiment[Any, Any], list[Problem]]:
     """Check the type and bounds of each option, then which options go together; return the experiment with warnings.
 
@@ -229,8 +210,7 @@ def _check_tree(
     warnings: list[Problem] = []
     found: list[CheckFinding] = []
     if experiment is not None and task.reference:
-        found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
-        found += wrong_options_of_components(experiment, folder)
+        found = [*check_options(experiment), *check_component_options(experiment, folder)]
     # The experiment has the default of an invalid option, so findings about that one mean nothing.
     wrong = tuple(f"{problem.key}." for problem in invalid)
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
@@ -238,7 +218,7 @@ def _check_tree(
     if not invalid:
         problems += _locate_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
     if experiment is not None and task.reference and not invalid:
-        new = _locate_in_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
+        new = _locate_in_new_run(check_new_run(experiment, further_metrics), tree)
         problems += [problem for kind, problem in new if kind == "impossible"]
         warnings += [problem for kind, problem in new if kind == "remark"]
     if problems or experiment is None:
@@ -250,7 +230,12 @@ def _check_tree(
 
 
 def _settle_sections(
-    tree: PlacedDict, task: _Task, folder: Path, read: Read | None, problems: list[Problem], warnings: list[Problem]
+    tree: PlacedDict,
+    task: ChosenTask,
+    folder: Path,
+    read: Read | None,
+    problems: list[Problem],
+    warnings: list[Problem],
 ) -> list[str]:
     """Settle, section by section, what types of single options can't express; return the warnings of inner experiments.
 
@@ -289,56 +274,6 @@ def _look_up_secrets(tree: PlacedDict) -> None:
             replace(tree, path, secret)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A task's name as written, an absolute reference to it (None if it wasn't found), and its spec."""
-
-    written: str = ""
-    reference: str | None = None
-
-    @property
-    def spec(self) -> TaskSpec:
-        return load_spec(self.reference) if self.reference else TaskSpec()
-
-
-def _find_task(
-    layers: list[PlacedDict], source: Path, folder: Path, problems: list[Problem], trust_code: bool
-) -> _Task:
-    """Find the task: the one that is given last, or else the only one that the keys in the files belong to.
-
-    Without one, the result is an empty task, and a problem is added that names the file ``source``. A user's
-    ``./file.py`` is looked for in ``folder``; if a run brings it along, it is executed only with ``trust_code``.
-    """
-    given = [one for layer in layers if (one := find(layer, ("task",))) is not None]
-    if given:
-        task, place = given[-1]
-        if isinstance(task, str) and task in TASKS:
-            return _Task(task, task)
-        if isinstance(task, str) and task in installed():
-            # An installed task that isn't in TASKS can't be imported; load_spec raises the reason.
-            try:
-                load_spec(task)
-            except UserError as error:
-                problems.append(Problem(place, "task", str(error)))
-                return _Task()
-        if isinstance(task, str) and ":" in task:
-            return _load_users_task(task, place, folder, problems, trust_code)
-        problems.append(Problem(place, "task", _describe_unknown_task(task, place)))
-        return _Task()
-    # A task may be recognised by its keys, or by a key together with its value.
-    keys = set()
-    for path, (value, _) in (one for layer in layers for one in walk(layer)):
-        keys.add(".".join(path))
-        if isinstance(value, str):
-            keys.add(f"{'.'.join(path)}={value}")
-    found = tasks_recognised(keys)
-    if len(found) == 1:
-        return _Task(found[0], found[0])
-    what = f"fits {' and '.join(found)}" if found else "is not given and can't be inferred from the sections"
-    problems.append(Problem(YamlPlace(str(source)), "task", f"{what}; write task: with one of {', '.join(TASKS)}"))
-    return _Task()
-
-
 def _walk_texts(values: Any) -> Iterator[str]:
     """Yield every string among resolved values that may name another run."""
     if isinstance(values, str):
@@ -352,106 +287,22 @@ def _walk_texts(values: Any) -> Iterator[str]:
 _NEVER_A_RUN = {"name", "run_dir", "task", "type", "device"}
 
 
-def _describe_unknown_task(task: Any, place: YamlPlace | None) -> str:
-    """Return the message about a task that doesn't exist, or that only another program defines."""
-    run = run_of_configuration(Path(place.file)) if place else None
-    if run is not None:
-        return (
-            f"is {task}, which only the Python program that trained this run defines; there, "
-            f"vaak.open({str(run)!r}, task=...) opens it"
-        )
-    hint = did_you_mean(task, TASKS)
-    return f"is {task!r}; expected one of {', '.join(TASKS)}, ./file.py:Name or package.module:Name{hint}"
-
-
-def _load_users_task(
-    task: str, place: YamlPlace | None, folder: Path, problems: list[Problem], trust_code: bool
-) -> _Task:
-    """Load a user's task, which imports its class; paths of files are relative to ``folder``.
-
-    Mistakes are added to ``problems``. Raises ConfigError for code that isn't trusted.
-    """
-    written = seen_from(task, get_folder(place) if place else folder, folder)
-    if message := what_is_missing(written, folder):
-        problems.append(Problem(place, "task", message))
-        return _Task()
-    source = source_file(written, folder)
-    # Judged before load_spec, which imports the file.
-    doubt = None if trust_code or is_vaaks_task(written) else why_untrusted(place, source)
-    decide(find_code(written, folder), doubt)
-    if doubt is not None:
-        message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
-        raise ConfigError([Problem(place, "task", f"{message} ({doubt})")])
-    reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"
-    try:
-        load_spec(reference)
-    except UserError as error:
-        problems.append(Problem(place, "task", str(error)))
-        return _Task()
-    return _Task(written, reference)
-
-
 def _merge_layers(
-    layers: list[PlacedDict], task: _Task, model_type: Placed | None, problems: list[Problem]
+    layers: list[PlacedDict], task: ChosenTask, model_type: Placed | None, problems: list[Problem]
 ) -> tuple[PlacedDict, list[Problem]]:
     """Merge layers over the task's defaults, under canonical names; return the tree and warnings of dropped options."""
-    kind, spec, field = experiment_type(task.reference), task.spec, _find_model_type(task.reference)
+    kind, spec, field = experiment_type(task.reference), task.spec, find_model_type(task.reference)
     spellings = Spellings(kind, spec.aliases, spec.stand_ins)
     default = field.default if field else None
     known, dropped = [place_all({"task": task.written, "model": {}, "data": {}, **spec.defaults})], []
     for layer in layers:
         tree, twice = canonical(layer, spellings, model_type.value if model_type else default)
-        dropped += _drop_options_of_other_tasks(tree, task)
+        dropped += drop_options_of_other_tasks(tree, task)
         known.append(tree)
         problems += twice
     tree, replaced = merge_all(known, kind)
     tree["task"] = task.written
     return tree, [*dropped, *replaced]
-
-
-def _drop_options_of_other_tasks(layer: PlacedDict, task: _Task) -> list[Problem]:
-    """Remove options of ``training`` that only other tasks have, so that tasks can share files; return warnings."""
-    found = []
-    training = layer.get("training")
-    keys = {*layer, *(training if isinstance(training, dict) else ())}
-    unknown = keys - set(task.spec.training.model_fields) - set(experiment_type(task.reference).model_fields)
-    # Specs of other tasks are imported only if the file has unknown options.
-    for other, spec in TASKS.items() if unknown else ():
-        for name in set(spec.training.model_fields) - set(task.spec.training.model_fields):
-            for key in (name, f"training.{name}"):
-                given = take(layer, split_key(key))
-                if task.reference and given is not None and given.value not in (None, False):
-                    message = f"options of {other}; the task {task.written} does not read them"
-                    found.append(Problem(given.place, f"training.{name}", message))
-    return found
-
-
-def _find_model_type(reference: str | None) -> FieldInfo | None:
-    """Return the field ``model.model_type`` of a task; None if it doesn't have one."""
-    model = get_section(get_annotation(experiment_type(reference), "model"))
-    return model.model_fields.get("model_type") if model else None
-
-
-def _require_model_of_task(given: Placed | None, task: _Task) -> None:
-    """Raise ConfigError if the model belongs to another task; other mistakes would only follow from that one."""
-    field = _find_model_type(task.reference)
-    if field is None or given is None or given.value in (types := get_args(field.annotation)):
-        return
-    having = {name: get_args(other.annotation) for name in TASKS if (other := _find_model_type(name))}
-    others = [name for name, known in having.items() if given.value in known]
-    if others:
-        sections = [side for side in ("encoder", "decoder") if side not in types and side in str(given.value)]
-        leave = f" and leave out model.{sections[0]}" if sections else ""
-        raise ConfigError(
-            [
-                Problem(
-                    given.place,
-                    "model.model_type",
-                    f"is {given.value}, which only the task {' and '.join(others)} has; the task {task.written} has "
-                    f"{' and '.join(types)}: write model_type: {types[0]}{leave}",
-                )
-            ]
-        )
 
 
 def _name_run(tree: PlacedDict, last_file: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from vaak.config.base import ResumeClass
 from vaak.config.changes import Leaf, leaves
-from vaak.config.checks import findings
+from vaak.config.checks import check_options
 from vaak.config.experiment import experiment_type
 from vaak.config.resolved import default_experiment
 from vaak.config.tasks import TASKS, load_spec
@@ -48,7 +48,7 @@ def all_options(task: str) -> str:
     kind = experiment_type(task)
     untouched = default_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
-    unread = {found.key: found.message for found in findings(untouched) if found.kind == "no effect"}
+    unread = {found.key: found.message for found in check_options(untouched) if found.kind == "no effect"}
     writer = _Writer(kind.model_json_schema(), unread, other_names(task), load_spec(task).stand_ins)
     return head + "\n" + writer.section(kind, untouched)
 

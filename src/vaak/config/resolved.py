@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from vaak.config.base import ExtensibleSection
-from vaak.config.checks import findings
+from vaak.config.checks import check_options
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.tasks import load_spec
 from vaak.config.yaml.fields import applies, is_users_type
@@ -29,7 +29,7 @@ def resolved_values(experiment: Experiment[Any, Any], *, with_secrets: bool = Fa
     """Return the values that ``as_yaml`` writes; without ``with_secrets``, secrets are replaced by references."""
     untouched = default_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
-    for found in findings(experiment):
+    for found in check_options(experiment):
         if found.kind != "impossible":
             _drop_default(values, untouched, found.key.split("."))
     for key in ("global_config", "datasets"):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vaak.config.checks import watched_metrics
+from vaak.config.metric_names import watched_metrics
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.progress import progress

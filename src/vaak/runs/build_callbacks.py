@@ -13,9 +13,9 @@ from vaak.callbacks.profiler import TRACED_BY, InterbatchProfiler, TraceCallback
 from vaak.callbacks.routing import RoutingCallback
 from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
 from vaak.config.base import Component
-from vaak.config.checks import metric_names
 from vaak.config.components import CALLBACKS, resolve_class
 from vaak.config.experiment import Experiment
+from vaak.config.metric_names import metric_names
 from vaak.config.resolved import resolved_values
 from vaak.core.errors import UserError
 from vaak.engine.callback import Callback

@@ -9,9 +9,9 @@ import torch
 
 import tiny_diarizer
 import tiny_runs
-from vaak.config.checks import LOGGED
 from vaak.config.components import AUXILIARY_LOSSES, LOSSES, SMOOTHING_LOSSES, resolve_class
 from vaak.config.load import load
+from vaak.config.metric_names import LOGGED
 from vaak.config.tasks import task_class
 from vaak.config.yaml.tree import ConfigError
 from vaak.engine.dry_pass import numberless
