@@ -9,8 +9,7 @@ import platform
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,7 @@ from vaak.config.load import Loaded
 from vaak.config.metrics import in_words
 from vaak.config.optimization import UPDATE_RULES
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import value_at
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import find
 from vaak.core.errors import UserError
 from vaak.core.interrupts import STOPPING
 from vaak.core.machine import cores_of_a_process, format_bytes
@@ -36,18 +32,9 @@ from vaak.core.storage.files import remove_leftovers, scratch_folder, write_json
 from vaak.core.task import Task
 from vaak.data.example_cost import measure_examples
 from vaak.engine.callback import Callback
-from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
 from vaak.engine.checkpoint.resume import require_resumable, start_fresh
-from vaak.engine.distributed.launcher import (
-    check_microbatches,
-    multiplied_by,
-    pick_device,
-    precision_from_launcher,
-    say_what_has_no_effect,
-    with_batches_per_process,
-    world_size,
-)
+from vaak.engine.distributed.launcher import pick_device, say_what_has_no_effect
 from vaak.engine.distributed.ranks import Ranks, require_shared, start_ranks
 from vaak.engine.forecast import at_rest, require_steps_for_warmup
 from vaak.engine.interrupts import on_forced_exit
@@ -55,7 +42,7 @@ from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import iterate_evaluations
 from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.optim.schedules import warmup_steps
-from vaak.engine.precision import keeping_generators, keeping_kernels, precision_in_words, precision_on
+from vaak.engine.precision import keeping_generators, keeping_kernels, precision_in_words
 from vaak.engine.trainer import Trainer
 from vaak.nn.nf4 import num_weights
 from vaak.runs.build_callbacks import build_callbacks
@@ -79,6 +66,13 @@ from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, require_secrets, require_trust
 from vaak.runs.open_run import begin_with_weights, bundled_files, require_same_rows
 from vaak.runs.prepared import is_prepared, prepared_folder
+from vaak.runs.settle import (
+    find_checkpoint_to_resume,
+    read_configuration,
+    settle_batches_per_process,
+    settle_by_device,
+    settle_precision,
+)
 from vaak.runs.uploading import fetch_run, uploading
 from vaak.runs.use import command_lines, find_spec, formats_to_record
 
@@ -231,7 +225,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
     with _closed_after_errors(ranks):
         # Fetched first, because the options settled next depend on the checkpoint that the run resumes from.
         fetched = ranks.run_on_main(lambda: fetch_run(loaded.experiment))
-        loaded, settled = _settle_by_device(_settle_batches_per_process(_settle_precision(loaded)))
+        loaded, settled = settle_by_device(settle_batches_per_process(settle_precision(loaded)))
         _compare(loaded, ranks)
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
@@ -281,33 +275,16 @@ def _closed_after_errors(ranks: Ranks) -> Iterator[None]:
 
 def _require_resumable(loaded: Loaded, reference: str | None) -> None:
     """Refuse changes that a resume can't make, before data are prepared; a damaged checkpoint is reported later."""
-    path = _checkpoint_to_resume(loaded)
+    path = find_checkpoint_to_resume(loaded)
     if path is not None:
-        require_resumable(resolved_values(loaded.experiment), reference, _read_configuration(path), path)
+        require_resumable(resolved_values(loaded.experiment), reference, read_configuration(path), path)
 
 
 def _require_same_rows(loaded: Loaded) -> None:
     """Refuse a resume if the data were prepared again and the rows of the checkpoint's weights have other names now."""
-    path = _checkpoint_to_resume(loaded)
+    path = find_checkpoint_to_resume(loaded)
     if path is not None and is_prepared(path):
         require_same_rows(loaded.task(), loaded.task(path), path, loaded.experiment.run_dir)
-
-
-def _checkpoint_to_resume(loaded: Loaded) -> Path | None:
-    """Return the checkpoint that a run resumes from, if it is undamaged; None for a run that starts."""
-    directory, source = loaded.experiment.run_dir, loaded.experiment.training.checkpoint.resume
-    if source is None or source == "auto":
-        newest = next(reversed(list_checkpoints(directory / "checkpoints")), None)
-        return None if source is None else newest
-    return resolve_checkpoint(Path(source))
-
-
-def _read_configuration(checkpoint: Path) -> dict[str, Any]:
-    """Return the options that a checkpoint was written with; empty if they can't be read."""
-    try:
-        return read_state(checkpoint).get("configuration") or {}
-    except (OSError, ValueError):
-        return {}
 
 
 def _compare(loaded: Loaded, ranks: Ranks) -> None:
@@ -466,26 +443,6 @@ def _last_evaluation(directory: Path) -> dict[str, float]:
     return {name: value for name, value in newest.items() if isinstance(value, float)}
 
 
-def _settle_batches_per_process(loaded: Loaded) -> Loaded:
-    """Settle how many microbatches a step has: at the first start by the number of processes, later as it was then.
-
-    Raises UserError if a process would have none.
-    """
-    experiment = loaded.experiment
-    training = experiment.training
-    if training.checkpoint.resume is not None and holds_a_run(experiment.run_dir):
-        configuration = experiment.run_dir / "config.yml"
-        path = ("training", "distributed", "processes_at_start")
-        given = find(read_yaml(configuration), path) if configuration.exists() else None
-        processes = None if given is None else given.value
-        if isinstance(processes, int) and training.distributed.processes_at_start is None:
-            training = multiplied_by(training, processes)
-    else:
-        training = with_batches_per_process(training, world_size())
-    check_microbatches(training, world_size())
-    return replace(loaded, experiment=experiment.model_copy(update={"training": training}))
-
-
 def _log_global_batch(training: TrainingConfig) -> None:
     """Log the global batch of a step, if ``batch_size`` is per process."""
     processes = training.distributed.processes_at_start
@@ -502,52 +459,6 @@ def _log_global_batch(training: TrainingConfig) -> None:
     )
 
 
-def _settle_precision(loaded: Loaded) -> Loaded:
-    """Settle a precision that the YAML leaves open: accelerate's, else the one the run started with, else the device's.
-
-    It is recorded with the run, which keeps it on other devices.
-    """
-    training = loaded.experiment.training
-    checkpoint = _checkpoint_to_resume(loaded)
-    begun = {} if checkpoint is None else _read_configuration(checkpoint).get("training", {})
-    name: Any = precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
-    warnings = loaded.warnings
-    if name == "auto":
-        on_device = precision_on("auto", pick_device(training.device))
-        name = begun.get("mixed_precision", on_device)
-        if name != on_device:
-            said = f"training.mixed_precision stays {name}, with which the run began; auto would be {on_device} here"
-            warnings = [*warnings, said]
-    tf32 = training.performance.tf32
-    if tf32 is None:
-        tf32 = begun.get("performance", {}).get("tf32")
-    performance = training.performance.model_copy(update={"tf32": tf32})
-    training = training.model_copy(update={"mixed_precision": name, "performance": performance})
-    experiment = loaded.experiment.model_copy(update={"training": training})
-    return replace(loaded, experiment=experiment, warnings=warnings)
-
-
-def _settle_by_device(loaded: Loaded) -> tuple[Loaded, list[str]]:
-    """Settle options whose default depends on the device; also return a line about each.
-
-    A run keeps the values that it started with, wherever it is resumed.
-    """
-    experiment, checkpoint, lines = loaded.experiment, _checkpoint_to_resume(loaded), list[str]()
-    begun = {} if checkpoint is None else _read_configuration(checkpoint)
-    device = pick_device(experiment.training.device).type
-    spec = experiment.spec
-    before = spec.newer(partial(value_at, begun)) if begun else {}
-    for key, (value, why) in spec.settles(experiment, device).items():
-        section, name = key.split(".")
-        kept = begun.get(section, {}).get(name, before.get(key))
-        if kept is not None and kept != value:
-            value, why = kept, "with which the run began"
-        own = getattr(experiment, section).model_copy(update={name: value})
-        experiment = experiment.model_copy(update={section: own})
-        lines.append(f"{key}: auto is {value} here: {why}")
-    return replace(loaded, experiment=experiment), lines
-
-
 @contextlib.contextmanager
 def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     """Within this context, a trainer at the start of a run, without callbacks, in a temporary directory.
@@ -558,7 +469,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("this takes the same steps in one process: start it without torchrun or accelerate launch")
     require_secrets(loaded, but=OF_THE_LOOP)
-    loaded, _ = _settle_by_device(loaded)
+    loaded, _ = settle_by_device(loaded)
     training = loaded.experiment.training
     device = pick_device(training.device)
     with scratch_folder("study") as folder, keeping_generators(device), keeping_kernels():
