@@ -29,7 +29,14 @@ from torch.optim import AdamW, Optimizer
 
 from vaak.config.optimization import BLOCK_SIZE, OptimizerConfig, has_8bit_moments
 from vaak.core.torch_internals import uncompiled
-from vaak.engine.optim.optimizers import NamedParameter, adam_rule, count_layers, has_fused_kernels, parameter_groups
+from vaak.engine.optim.optimizers import (
+    NamedParameter,
+    adam_rule,
+    count_layers,
+    evaluate_closure,
+    has_fused_kernels,
+    parameter_groups,
+)
 
 
 def adamw_8bit(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
@@ -63,10 +70,7 @@ class AdamW8bit(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient; returns what ``closure`` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -37,7 +37,14 @@ from vaak.core.errors import UserError
 from vaak.core.torch_internals import uncompiled
 from vaak.engine.distributed.row_exchange import RowExchange
 from vaak.engine.distributed.sharding import is_sharded, local
-from vaak.engine.optim.optimizers import NamedParameter, adam_rule, count_layers, has_fused_kernels, parameter_groups
+from vaak.engine.optim.optimizers import (
+    NamedParameter,
+    adam_rule,
+    count_layers,
+    evaluate_closure,
+    has_fused_kernels,
+    parameter_groups,
+)
 from vaak.engine.precision import muon_dtype
 
 
@@ -83,10 +90,7 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
 
     Where they are divided over ranks, every rank calls it.
     """
-    loss = None
-    if closure is not None:
-        with torch.enable_grad():
-            loss = closure()
+    loss = evaluate_closure(closure)
     for group in self.param_groups:
         rounds: list[dict[tuple[Any, ...], list[Tensor]]] = [{}]
         size = 0

@@ -288,6 +288,14 @@ def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) 
 log = logging.getLogger("vaak")
 
 
+def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
+    """Return what the closure of an optimizer's step returns, computed with gradients; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class Lion(Optimizer):
     """Keeps one moment; its rate is usually 3 to 10 times smaller than AdamW's, and its decay as much larger."""
 
@@ -303,10 +311,7 @@ class Lion(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient; returns what ``closure`` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluate_closure(closure)
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from vaak.tasks.asr.utterances import TOLERATED_SECONDS
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask, results_of_files
 
+AnyAsrDataset = TypeVar("AnyAsrDataset", bound=AsrDataset)
 NUM_SHOWN_UTTERANCES = 5
 """Validation utterances whose transcripts are shown after training."""
 GATE_INPUT = "gate_input"
@@ -119,7 +120,18 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         """Makes features on the device."""
         raise NotImplementedError
 
-    def read_by(self, split: str) -> AudioFeatures:
+    def make_utterance_dataset(self, kind: type[AnyAsrDataset], split: str) -> AnyAsrDataset:
+        """Return a split's utterances as a dataset of a ``kind``; only training augments them."""
+        return kind(
+            self.prepared.utterances(split),
+            self.prepared.vocabulary,
+            self.get_loader_features(split),
+            self.audio,
+            self.data.augmentation if split == "train" else None,
+            self.data.decoding.valid_examples if split == "valid" else None,
+        )
+
+    def get_loader_features(self, split: str) -> AudioFeatures:
         """Return the features that the loader makes from a split's audio."""
         return self.feature_maker if split == "train" and self.data.features_on == "device" else self.features
 

@@ -88,6 +88,12 @@ class WindowDataset(Dataset):
         """The document in which each window begins, ``(window,)``."""
         raise NotImplementedError
 
+    def collate(self, rows: list[list[TokenSequence]]) -> Batch:
+        return collate(rows, self.special.pad)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        return token_padding(self.special.pad, longest=self.row_capacity or int(self.longest))
+
     def mix(self, sources: np.ndarray, weights: StepWeights, names: Sequence[str]) -> Self:
         """Read sources by ``weights`` at each step; a window is of the source in which it begins.
 
@@ -176,12 +182,6 @@ class TextDataset(WindowDataset):
         if self.special.eos is not None and filled + len(tokens) < size:
             ids[size - 1] = self.special.eos
         return self.begin(ids)
-
-    def collate(self, rows: list[list[TokenSequence]]) -> Batch:
-        return collate(rows, self.special.pad)
-
-    def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        return token_padding(self.special.pad, longest=self.row_capacity or int(self.longest))
 
     def describe(self, index: int) -> str:
         return f"document {self.windows.documents[index]} of {self.store.folder}, token {self.windows.starts[index]}"
@@ -312,12 +312,6 @@ class StreamDataset(WindowDataset):
             filled += len(tokens)
             document += 1
         return self.begin(ids)
-
-    def collate(self, rows: list[list[TokenSequence]]) -> Batch:
-        return collate(rows, self.special.pad)
-
-    def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        return token_padding(self.special.pad, longest=self.row_capacity or int(self.longest))
 
     def describe(self, index: int) -> str:
         return f"token {index * self.max_length} of the stream {self.store.folder}"

@@ -109,14 +109,7 @@ class CtcTask(SpeechRecognitionTask):
         return CtcSources.of(self.experiment, datasets, self.folder)
 
     def make_dataset(self, split: str) -> CtcDataset:
-        dataset = CtcDataset(
-            self.prepared.utterances(split),
-            self.prepared.vocabulary,
-            self.read_by(split),
-            self.audio,
-            self.data.augmentation if split == "train" else None,
-            self.data.decoding.valid_examples if split == "valid" else None,
-        )
+        dataset = self.make_utterance_dataset(CtcDataset, split)
         dataset.length_of_position = dataset.features.encoded_shift
         if split == "train" and self.own is None:
             dataset.hide = self._hide

@@ -251,16 +251,13 @@ class DecoderTask(SpeechRecognitionTask):
         return recipe(DecoderSources.of(self.experiment, datasets, self.folder), splits, own)
 
     def make_dataset(self, split: str) -> DecoderDataset:
-        dataset = DecoderDataset(
-            self.prepared.utterances(split),
-            self.prepared.vocabulary,
-            self.features,
-            self.audio,
-            self.data.augmentation if split == "train" else None,
-            self.data.decoding.valid_examples if split == "valid" else None,
-        )
+        dataset = self.make_utterance_dataset(DecoderDataset, split)
         dataset.length_of_position = self.features.encoded_shift
         return dataset
+
+    def get_loader_features(self, split: str) -> Waveforms | ListenedAudio:
+        """Return the features of a split, which the loader makes wherever ``data.features_on`` says."""
+        return self.features
 
     @property
     def _base(self) -> Path:

@@ -86,14 +86,7 @@ class WhisperTask(SpeechRecognitionTask):
         return recipe(AsrSources.of(self.experiment, datasets, self.folder), splits, own)
 
     def make_dataset(self, split: str) -> WhisperDataset:
-        found = WhisperDataset(
-            self.prepared.utterances(split),
-            self.prepared.vocabulary,
-            self.read_by(split),
-            self.audio,
-            self.data.augmentation if split == "train" else None,
-            self.data.decoding.valid_examples if split == "valid" else None,
-        )
+        found = self.make_utterance_dataset(WhisperDataset, split)
         if self.options.base == SCRATCH:
             found.max_target_positions = self.options.scratch.max_target_length
         else:
