@@ -134,7 +134,8 @@ def read_base(task: str, source: str, prepared: Path) -> nn.Module:
 def measure(task: str, source: Path, small: Path, prepared: Path) -> dict[str, float]:
     """Read the base in this process; return its parameters, seconds, and bytes a parameter."""
     from vaak.nn.nf4 import num_weights
-    from vaak.tasks.pretrained import load_config, save_config
+    from vaak.tasks.kept_base import save_config
+    from vaak.tasks.pretrained import load_config
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -23,13 +23,7 @@ from urllib.parse import urlsplit
 from vaak.config.tasks import CheckFinding, remark
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json
-from vaak.core.storage.model_formats import (
-    GGUF,
-    TRANSFORMERS,
-    WHISPER_PT,
-    count_stored_parameters,
-    recognise,
-)
+from vaak.core.storage.model_formats import GGUF, TRANSFORMERS, WHISPER_PT, count_stored_parameters, recognise
 from vaak.runs.folder.directory import RUNS
 
 log = logging.getLogger("vaak")
@@ -37,6 +31,7 @@ Found = TypeVar("Found")
 SAFELY: dict[str, Any] = {"trust_remote_code": False}
 PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 GENERATION = "generation_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def import_transformers(purpose: str, extra: str = "hf") -> Any:

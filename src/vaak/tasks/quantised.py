@@ -34,13 +34,7 @@ from vaak.engine.snapshot import model_tensors
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import NF4Linear, list_nf4_layers, list_token_modules
 from vaak.nn.nf4 import Quantised, quantise
-from vaak.tasks.pretrained import (
-    PRETRAINED_KEY,
-    WEIGHTS,
-    check_tensors,
-    fetch_folder,
-    iterate_tensors,
-)
+from vaak.tasks.pretrained import PRETRAINED_KEY, WEIGHTS, check_tensors, fetch_folder, iterate_tensors
 
 log = logging.getLogger("vaak")
 Imported = Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]]

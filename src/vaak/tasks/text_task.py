@@ -14,7 +14,8 @@ from vaak.nn.lora import add_lora, keep_token_vectors_in_bf16
 from vaak.nn.new_tokens import train_new_rows
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
-from vaak.tasks.pretrained import Base, read_new_tokens, save_config
+from vaak.tasks.kept_base import read_new_tokens, save_config
+from vaak.tasks.pretrained import Base
 from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.sources import list_files
 from vaak.text.tokenizer import Tokenizer

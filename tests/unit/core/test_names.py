@@ -42,7 +42,7 @@ OPTIONS = {
     "match": WEIGHTS,
     "metric": "vaak.config.metric_names:check_metrics",
     "name": "vaak.audio.corpora.recipes:recipe_named",
-    "new_tokens_like": "vaak.tasks.pretrained:save_new_tokens",
+    "new_tokens_like": "vaak.tasks.kept_base:save_new_tokens",
     "options": "vaak.config.component_options:_check_component",
     "shared": "vaak.tasks.multitask.model:MultiTaskModel._module",
     "source_column": COLUMN,

@@ -30,7 +30,7 @@ from vaak.tasks.fetching import (
     load_generation,
     load_tokenizer,
 )
-from vaak.tasks.pretrained import write_generation
+from vaak.tasks.kept_base import write_generation
 
 KEY = "model.base"
 

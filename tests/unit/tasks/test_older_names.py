@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny_bases
 from vaak.core.storage.files import read_json
-from vaak.tasks.pretrained import write_older_names
+from vaak.tasks.older_names import write_older_names
 
 WITHIN = {"sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}
 EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

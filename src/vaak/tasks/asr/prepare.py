@@ -40,7 +40,8 @@ from vaak.tasks.asr.utterances import (
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.fetching import fetch_model, import_transformers, load_generation, load_tokenizer
-from vaak.tasks.pretrained import NewIds, load_config, note_own_head, write_new_tokens
+from vaak.tasks.kept_base import NewIds, write_new_tokens
+from vaak.tasks.pretrained import load_config, note_own_head
 from vaak.tasks.speech_task import (
     PATH_OPTIONS,
     Datasets,

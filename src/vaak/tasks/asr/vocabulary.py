@@ -26,12 +26,13 @@ from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.model import BASE_KEY
-from vaak.tasks.pretrained import config_of_tokenizer
+from vaak.tasks.fetching import TOKENIZER_CONFIG
+from vaak.tasks.kept_base import make_tokenizer_config
 from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import BYTES, Tokenizer
 
 log = logging.getLogger("vaak")
-TOKENIZER, TOKENIZER_CONFIG, VOCABULARY_FILE = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
+TOKENIZER, VOCABULARY_FILE = "tokenizer.json", "vocabulary.json"
 START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
 BEFORE = "<|startofprev|>"
 """The token before a text that is read as if it had been said before."""
@@ -339,7 +340,7 @@ class Vocabulary:
             tuple(generation.begin_suppress_tokens or ()),
             " ",
         )
-        return cls(backend.to_str(), ids, config_of_tokenizer(tokenizer)).with_language(language, like)
+        return cls(backend.to_str(), ids, make_tokenizer_config(tokenizer)).with_language(language, like)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

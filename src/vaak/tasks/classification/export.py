@@ -24,7 +24,8 @@ from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.pretrained import HEADS, Pretrained, configure_head, write_head
 from vaak.tasks.fetching import import_transformers
-from vaak.tasks.pretrained import write_base_tokenizer, write_older_names
+from vaak.tasks.kept_base import write_base_tokenizer
+from vaak.tasks.older_names import write_older_names
 from vaak.text.tokenizer import Tokenizer
 
 ONNX_TOLERANCE = 1e-3

@@ -23,16 +23,8 @@ from vaak.engine.trained import tell_rows
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, load_tokenizer, quiet_transformers
-from vaak.tasks.pretrained import (
-    ATTENTION_DROPOUTS,
-    DROPOUTS,
-    is_decoder,
-    iterate_tensors,
-    load_config,
-    note_missing_rows,
-    save_tokenizer,
-    write_tokenizer_config,
-)
+from vaak.tasks.kept_base import note_missing_rows, save_tokenizer, write_tokenizer_config
+from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, is_decoder, iterate_tensors, load_config
 from vaak.tasks.quantised import Frozen, layers_in_nf4
 from vaak.tasks.transformers_internals import without_reading
 from vaak.text.tokenizer import Tokenizer
@@ -80,7 +72,7 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
     return tokenizer
 
 
-def saved_config(folder: Path) -> Any:
+def read_config(folder: Path) -> Any:
     """The configuration in prepared data."""
     return import_transformers(PRETRAINED_KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
 
@@ -147,7 +139,7 @@ class Pretrained(nn.Module):
     def drawn(cls, folder: Path, vocab_size: int, options: ClassifierConfig) -> Pretrained:
         """Return one of the sizes that were saved in ``folder``, of prepared data, with random weights."""
         auto = import_transformers(PRETRAINED_KEY)
-        config = set_dropout(saved_config(folder), options)
+        config = set_dropout(read_config(folder), options)
         config.vocab_size = max(vocab_size, config.vocab_size)
         return cls(auto.AutoModel.from_config(config))
 

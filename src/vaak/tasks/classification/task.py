@@ -64,7 +64,7 @@ from vaak.tasks.classification.metrics import (
 )
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
-from vaak.tasks.classification.pretrained import PRETRAINED_KEY, Pretrained, load_head, saved_config
+from vaak.tasks.classification.pretrained import PRETRAINED_KEY, Pretrained, load_head, read_config
 from vaak.tasks.classification.spec import SPEC
 from vaak.tasks.pretrained import find_model, load_or_init, resolve_source
 from vaak.tasks.quantised import Frozen
@@ -416,7 +416,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         export_hf(model, prepared.tokenizer, prepared.folder, prepared.classes, self.multi_label, folder)
 
     def refused_exports(self) -> dict[str, str]:
-        base = None if self.options.pretrained_model is None else saved_config(prepared_folder(self.directory))
+        base = None if self.options.pretrained_model is None else read_config(prepared_folder(self.directory))
         reason = why_not_hf(base, self.options.pooling, self.prepared.classes)
         return {**super().refused_exports(), **({"hf": reason} if reason else {})}
 

@@ -48,21 +48,15 @@ from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.ct2 import write_ct2
+from vaak.tasks.kept_base import KeptBase, read_config
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
 from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family
-from vaak.tasks.pretrained import (
-    ATTENTION_DROPOUTS,
-    DROPOUTS,
-    KeptBase,
-    find_model,
-    saved_config,
-    tell_untied,
-    write_older_names,
-)
+from vaak.tasks.older_names import write_older_names
+from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, find_model, tell_untied
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, keep_template, template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
@@ -493,7 +487,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
     def _model_type(self, family: DecoderFamily | str | None) -> str | None:
         if isinstance(family, DecoderFamily):
             return family.model_type
-        return None if family else str(saved_config(self.prepared.folder)["model_type"])
+        return None if family else str(read_config(self.prepared.folder)["model_type"])
 
     def _family(self) -> DecoderFamily | str | None:
         """Return the model's family in transformers, or why it has none; None where it is transformers' own module."""

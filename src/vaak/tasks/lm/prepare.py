@@ -29,18 +29,12 @@ from vaak.core.left_out import CONTENTS
 from vaak.core.storage.files import compute_fingerprint, write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.kept_base import NewTokens
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.tasks.lm.ngram import NGRAM_FILE, count_ngrams, write_ngrams
 from vaak.tasks.lm.pretrained import save_base
-from vaak.tasks.pretrained import Base, NewTokens
-from vaak.text.chat_template import (
-    ANSWERS_ALONE,
-    CHAT_KEY,
-    ChatTemplate,
-    Learned,
-    keep_template,
-    template_in,
-)
+from vaak.tasks.pretrained import Base
+from vaak.text.chat_template import ANSWERS_ALONE, CHAT_KEY, ChatTemplate, Learned, keep_template, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import TYPES_WITH_ROWS, Document
 from vaak.text.corpora.statistics import Skipped, statistics_rows

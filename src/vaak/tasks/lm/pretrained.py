@@ -29,24 +29,26 @@ from vaak.nn.initialisation import DEVIATION
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.nn.positional_encodings import Scaling, ntk_theta, yarn_factor
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, quiet_transformers
+from vaak.tasks.kept_base import (
+    BASE_FOLDER,
+    NewTokens,
+    read_config,
+    read_new_tokens,
+    save_config,
+    save_tokenizer,
+    write_generation,
+)
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, has_token_vectors_in_bf16
+from vaak.tasks.older_names import older_rope
 from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
-    BASE_FOLDER,
     DROPOUTS,
     PRETRAINED_KEY,
-    NewTokens,
     is_decoder,
     load_config,
     note_own_head,
-    older_rope,
-    read_new_tokens,
     read_weights,
-    save_config,
-    save_tokenizer,
-    saved_config,
-    write_generation,
 )
 from vaak.tasks.quantised import Frozen, can_stream, layers_in_nf4, parameters_on_meta, read_in_nf4
 from vaak.text.tokenizer import Tokenizer
@@ -107,13 +109,13 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
 
 def family_in(folder: Path) -> DecoderFamily | None:
     """The family of the base in prepared data, as ours has it; None where it is transformers' own module."""
-    theirs = saved_config(folder)
+    theirs = read_config(folder)
     return None if isinstance(convert_options(theirs), str) else FAMILIES[theirs["model_type"]]
 
 
 def options_in(folder: Path, own: LanguageModelConfig) -> LanguageModelConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
-    found = convert_options(saved_config(folder))
+    found = convert_options(read_config(folder))
     return own if isinstance(found, str) else type(own)(**found, **{name: getattr(own, name) for name in RUN_OPTIONS})
 
 
@@ -122,7 +124,7 @@ def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLa
     if family_in(folder) is None:
         auto, config = import_transformers(PRETRAINED_KEY), _with_dropout(base_config(folder), own)
         return _sized(TransformersDecoder(auto.AutoModelForCausalLM.from_config(config), own), vocab_size)
-    size = max(vocab_size, saved_config(folder)["vocab_size"])
+    size = max(vocab_size, read_config(folder)["vocab_size"])
     return LanguageModel(options_in(folder, own), size, read_max_length(folder))
 
 
@@ -150,7 +152,7 @@ def _sized(model: TransformersDecoder, vocab_size: int) -> TransformersDecoder:
 
 def read_max_length(folder: Path) -> int | None:
     """Return the number of tokens that the base in prepared data was made for; None where its files don't give it."""
-    theirs = saved_config(folder)
+    theirs = read_config(folder)
     family = FAMILIES.get(theirs["model_type"], LLAMA)
     found = theirs.get(family.positions)
     return None if found is None else int(found)

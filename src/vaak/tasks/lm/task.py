@@ -41,6 +41,7 @@ from vaak.nn.own_network import OwnNetwork
 from vaak.runs.open_run import begin_with_weights
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.batches import Batches, Embedded
+from vaak.tasks.kept_base import BASE_FOLDER, read_new_tokens
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import (
@@ -88,7 +89,7 @@ from vaak.tasks.lm.preferences import (
 )
 from vaak.tasks.lm.prepare import PreparedText, choose_learned, describe_lost_text, recipe, with_ngrams
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
-from vaak.tasks.pretrained import BASE_FOLDER, load_or_init, read_new_tokens
+from vaak.tasks.pretrained import load_or_init
 from vaak.text.chat_template import ChatTemplate, Messages, Tools, template_in
 from vaak.text.corpora.corpus import CorpusBuilder, unread_labels
 from vaak.text.corpora.readers import find_files

@@ -19,7 +19,7 @@ from vaak.core.storage.files import read_json, whole_folder
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
-from vaak.tasks.pretrained import saved_config
+from vaak.tasks.kept_base import read_config
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.pretrained import detect_family
 from vaak.text.tokenizer import Tokenizer
@@ -106,7 +106,7 @@ def export_peft(model: Seq2SeqModel, prepared: Path, base: str, folder: Path) ->
 
     ``prepared`` has its configuration. Raises UserError where there are none, or the folder has something in it.
     """
-    family = detect_family(saved_config(prepared), base)
+    family = detect_family(read_config(prepared), base)
     adapters = [
         adapter._replace(name=family.theirs(f"{adapter.name}.weight").removesuffix(".weight"))
         for adapter in iterate_adapters(model)

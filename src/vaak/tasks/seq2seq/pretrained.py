@@ -23,21 +23,17 @@ from vaak.nn.lora import merged
 from vaak.nn.lora_targets import adapts_head
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.fetching import GENERATION
-from vaak.tasks.pretrained import (
+from vaak.tasks.kept_base import (
     BASE_FOLDER,
-    PRETRAINED_KEY,
-    fetch_folder,
-    iterate_tensors,
-    load_config,
     note_missing_rows,
+    read_config,
     read_generation,
-    read_weights,
     save_config,
     save_tokenizer,
-    saved_config,
     write_base_tokenizer,
     write_generation,
 )
+from vaak.tasks.pretrained import PRETRAINED_KEY, fetch_folder, iterate_tensors, load_config, read_weights
 from vaak.tasks.quantised import can_stream, parameters_on_meta, read_in_nf4
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
@@ -82,7 +78,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
 
 def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
-    family = detect_family(saved_config(folder), str(own.pretrained))
+    family = detect_family(read_config(folder), str(own.pretrained))
     sides: dict[str, Any] = {
         side: {**family.sides[side], **{name: getattr(getattr(own, side), name) for name in OWN_OF_SIDES}}
         for side in STACKS
@@ -92,7 +88,7 @@ def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
 
 def init_model(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
     """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
-    size = max(vocab_size, saved_config(folder)["vocab_size"])
+    size = max(vocab_size, read_config(folder)["vocab_size"])
     return Seq2SeqModel(options_in(folder, own), data, size, size)
 
 
@@ -102,7 +98,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     ``folder``, ``own``, ``data`` and ``vocab_size`` are those of ``drawn``. Raises UserError where weights can't be
     loaded, or aren't those of the base's configuration.
     """
-    family = detect_family(saved_config(folder), source)
+    family = detect_family(read_config(folder), source)
     if own.lora is not None and own.lora.base_dtype == "nf4" and can_stream():
         with parameters_on_meta():
             model = init_model(folder, own, data, vocab_size)
@@ -111,7 +107,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     else:
         model = init_model(folder, own, data, vocab_size)
         read_weights(model, source, family.imported, family.theirs, OF_TOKENS)
-    known = saved_config(folder)["vocab_size"]
+    known = read_config(folder)["vocab_size"]
     new = range(known, max(known, vocab_size))
     begin_new_rows(dict.fromkeys((model.target_embedding, model.source_embedding, model.head)), new)
     return model
@@ -119,7 +115,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
 
 def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``folder``, completely or not at all: weights and configuration as the base in ``prepared`` has them."""
-    theirs, trained = saved_config(prepared), merged(model)
+    theirs, trained = read_config(prepared), merged(model)
     family = detect_family(theirs, str(model.config.pretrained))
     weights = family.exported(model_tensors(trained))
     with whole_folder(folder) as made:

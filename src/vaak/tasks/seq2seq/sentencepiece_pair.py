@@ -19,7 +19,8 @@ from tokenizers.models import Unigram
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import read_json
-from vaak.tasks.pretrained import BASE_FOLDER, PRETRAINED_KEY
+from vaak.tasks.kept_base import BASE_FOLDER
+from vaak.tasks.pretrained import PRETRAINED_KEY
 from vaak.text.tokenizer import Tokenizer
 
 TOKENIZER_BY_FILE = {"source.spm": "tokenizer", "target.spm": "target_tokenizer"}

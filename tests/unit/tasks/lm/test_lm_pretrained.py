@@ -30,6 +30,7 @@ from vaak.nn.lora import add_lora, merged
 from vaak.nn.new_tokens import iterate_new_rows, train_new_rows
 from vaak.nn.nf4 import quantise
 from vaak.tasks.ct2 import write_ct2
+from vaak.tasks.kept_base import KeptBase, read_config
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
 from vaak.tasks.lm.model import TransformersDecoder, add_adapters
@@ -43,8 +44,7 @@ from vaak.tasks.lm.pretrained import (
     read_max_length,
     save_base,
 )
-from vaak.tasks.pretrained import KeptBase, older_rope
-from vaak.tasks.pretrained import saved_config as read_config
+from vaak.tasks.older_names import older_rope
 from vaak.tasks.quantised import FOUR_BITS
 
 transformers = pytest.importorskip("transformers")

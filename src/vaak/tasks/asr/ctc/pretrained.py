@@ -51,7 +51,7 @@ from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
 from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers, quiet_transformers
-from vaak.tasks.pretrained import write_older_names
+from vaak.tasks.older_names import write_older_names
 from vaak.tasks.quantised import Frozen, layers_in_nf4
 from vaak.tasks.transformers_internals import without_reading
 

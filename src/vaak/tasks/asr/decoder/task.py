@@ -54,7 +54,8 @@ from vaak.tasks.asr.utterances import TokenLimit, decoder_limit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
 from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation, load_tokenizer
-from vaak.tasks.pretrained import load_config, load_or_init, note_own_head, tell_untied, write_older_names
+from vaak.tasks.older_names import write_older_names
+from vaak.tasks.pretrained import load_config, load_or_init, note_own_head, tell_untied
 from vaak.tasks.quantised import layers_in_nf4
 from vaak.tasks.speech_task import Datasets
 

@@ -48,7 +48,9 @@ from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.fetching import import_transformers
-from vaak.tasks.pretrained import config_of_tokenizer, tell_untied, write_older_names
+from vaak.tasks.kept_base import make_tokenizer_config
+from vaak.tasks.older_names import write_older_names
+from vaak.tasks.pretrained import tell_untied
 from vaak.text.tokenizer import BYTES
 
 log = logging.getLogger("vaak")
@@ -171,7 +173,7 @@ def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: P
             list_names(vocabulary.added),
         )
     if vocabulary.is_whispers:
-        config = vocabulary.config or config_of_tokenizer(
+        config = vocabulary.config or make_tokenizer_config(
             transformers.WhisperTokenizer(tokenizer_object=vocabulary.backend)
         )
         Vocabulary(vocabulary.content, vocabulary.ids, config).save(folder)

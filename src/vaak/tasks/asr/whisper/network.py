@@ -10,7 +10,7 @@ from vaak.core.errors import UserError
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment, ScratchConfig
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
-from vaak.tasks.pretrained import NewIds
+from vaak.tasks.kept_base import NewIds
 from vaak.tasks.quantised import Frozen, layers_in_nf4
 
 if TYPE_CHECKING:

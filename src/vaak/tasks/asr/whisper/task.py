@@ -60,7 +60,8 @@ from vaak.tasks.asr.whisper.network import (
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber, require_decoding
 from vaak.tasks.asr.whisper.sherpa import write_whisper_sherpa
 from vaak.tasks.base import RehearsedTexts
-from vaak.tasks.pretrained import load_or_init, read_new_tokens
+from vaak.tasks.kept_base import read_new_tokens
+from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import Datasets
 
 log = logging.getLogger("vaak")
