@@ -1,8 +1,4 @@
-"""Written forms other than figures, in words: abbreviations, initialisms, symbols, addresses.
-
-Initialisms are read letter by letter, emphasis in capitals as words, symbols by their names; web and e-mail addresses,
-hashtags, user names and postcodes as one says them.
-"""
+"""Short forms of words with a full stop, and symbols, in words: titles, companies, headings, streets, saints."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import SHORT_DAYS
 from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.short_words import FORMS
-from vaak.text.speech.words import DIGITS, RewriteRule, cardinal, digits, rewrite, table, whole, words, year
+from vaak.text.speech.words import DIGITS, RewriteRule, rewrite, table, words
 
 TITLES = table(
     """
@@ -81,6 +77,7 @@ LATIN = {
 }
 _TECHNOLOGY = re.compile(r"(\bInst(?:\.|itute)(?: of)? )Tech\.")
 _SECTION_OF = re.compile(r"(?<![\w.])([Ss])(s?)\.\s?(?=\d+[A-Z]?(?:\(\w+\))*(?:(?:, | and | ?[-–] ?)\d+\w*)* of the\b)")
+_SECTION_OF_CODE = re.compile(r"(?<![\w.])[Ss]\.\s?(?=\d+[A-Z]?(?:\(\w+\))* (?:IPC|CrPC|CPC|BNS|BNSS|RPC)\b)")
 _UNDER_SECTION = re.compile(r"(?<!\w)([Uu])/s\.?\s?(?=\d)")
 _LATIN_PHRASE = re.compile(
     "|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True))
@@ -96,7 +93,9 @@ _AVERAGES: tuple[RewriteRule, ...] = (
     (re.compile(r"(\ba )min\.(?=\s(?:of|wage|age|order|fee)\b)"), r"\1minimum"),
 )
 """Short words of statistics; ``a few min.`` are minutes."""
-_VERSUS = re.compile(r"(?<=[A-Za-z.,)] )vs?\.(?= (?:[A-Z\d]|the\b))|(?<=[a-z)] )vs?(?= [A-Z\d])|(?<=[a-z] )vs(?= )")
+_VERSUS = re.compile(
+    r"(?<=[A-Za-z.,)] )vs?\.(?= (?:[A-Z]|\d(?!\d*\.\d)|the\b))|(?<=[a-z)] )vs?(?= [A-Z\d])|(?<=[a-z] )vs(?= )"
+)
 _COMPANY = re.compile(r"(\b[A-Z][\w&'-]+,? )(Inc|Ltd|Corp|Bros|INC|LTD|CORP|Co(?=[,;:)]|$| [a-z]))(?![\w.'-])")
 """A company without its full stop."""
 _HONOURABLE = re.compile(r"\bHon'ble\b")
@@ -105,7 +104,7 @@ _TITLE = re.compile(
     r"(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z])"
     r"|(?<=mr|rs)(?=\s[a-z]))"
 )
-_ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
+_ABBREVIATION = re.compile(rf"(?<![%@$&])\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
 _WEEKDAY = re.compile(
     rf"\b((?!Sat|Sun)(?:{'|'.join(SHORT_DAYS)})|(?:(?<=\. and )|(?<=\. or )|(?<=\.[–-]))(?:Sat|Sun)"
     r"|(?:Sat|Sun)(?=\.(?:[,;:)–-]|\s(?:and|or|to|through|from|at|morning|afternoon|evening|night)\b)))\.(?!\w)"
@@ -166,6 +165,7 @@ def abbreviations(text: str) -> str:
     text = _TECHNOLOGY.sub(r"\1Technology", text)
     text = _HONOURABLE.sub("Honorable", _VERSUS.sub("versus", text))
     text = _SECTION_OF.sub(lambda match: f"{'S' if match[1] == 'S' else 's'}ection{match[2]} ", text)
+    text = _SECTION_OF_CODE.sub("Section ", text)
     text = _UNDER_SECTION.sub(lambda match: f"{match[1]}nder section ", text)
     text = rewrite(text, _AVERAGES)
     text = _COMPANY.sub(lambda match: match[1] + ABBREVIATIONS[match[2]], text)
@@ -239,16 +239,47 @@ _PUNCTUATION: tuple[RewriteRule, ...] = (
     (re.compile(r"\s*(?:--+|—|(?<=\s)[-–](?=\s))\s*"), " — "),
     (re.compile("–"), "-"),
     (re.compile(r"[\[\]{}]"), lambda match: _MARKS[match[0]]),
-    (re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])"), ". "),
     (
-        re.compile(
-            r"(?<=[a-z]{2})\.(?=[a-z]|[A-Z]{2,}\b)|(?<=[A-Z]{2})\.(?=[a-z]{2})|(?<![^\s/])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})"
-        ),
-        " dot ",
+        re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])|(?<=[a-z]{2})\.(?=[a-z]|[A-Z]{2,}\b)|(?<=[A-Z]{2})\.(?=[A-Z][a-z])"),
+        lambda match: _read_inner_stop(match),
     ),
+    (re.compile(r"(?<=[A-Z]{2})\.(?=[a-z]{2})|(?<![^\s/])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})"), " dot "),
     (re.compile(r"(?<=\b[CF])#"), " sharp"),
     (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )
+_BEGUN = re.compile(
+    r"(?i:the|he|she|it|they|we|an?|in|on|at|this|that|these|there|but|and|or|so|if|his|her|their|its|our|my|you|when|then|as|"
+    r"for|from|to|by|with|after|before|what|who|why|how|where|not|some|all|most|while|although|however|also|is|are|was)\b"
+)
+"""Words that begin sentences, rather than name a part of a program."""
+_NOUN_ENDS = re.compile(r"(?:[a-z]{2}(?:tion|sion|ment|ness|ity|ance|ence|ers|ies)|[A-Z][a-z]+ed)$")
+_PART_OF_NAME = re.compile(r"\w+(?:\.\w| dot )")
+_ONE_WORD = re.compile(r"(?:^|[\s(\"'=])\w+$")
+_UNSPACED = re.compile(r"[a-z],[A-Za-z]{2}")
+"""A comma without its space, in a text that hence lacks it after full stops, too."""
+
+
+def _read_inner_stop(match: re.Match[str]) -> str:
+    """A full stop without a space: the end of a sentence (``the end.It was``), or *dot* in a name (orjson.Fragment).
+
+    >>> symbols("orjson.Fragment, README.Debian, The end.It was. An infection.WHO said")
+    'orjson dot Fragment, README dot Debian, The end. It was. An infection. WHO said'
+    """
+    text, place = match.string, match.start()
+    if _PART_OF_NAME.match(text, match.end()):
+        return " dot "
+    if _BEGUN.match(text, match.end()) or _UNSPACED.search(text):
+        return ". "
+    if text[place + 1].islower():
+        return " dot "
+    before = text[max(0, place - 24) : place]
+    if text[match.end() : match.end() + 2].isupper():
+        return ". " if _NOUN_ENDS.search(before) else " dot "
+    # A sentence has more than one word.
+    is_name = text[place - 1].isupper() or (_ONE_WORD.fullmatch(before) and not before[:1].isspace())
+    return " dot " if is_name else ". "
+
+
 _SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
 _REPEATED = re.compile(r"([*_=~+#$])\1{2,}")
 _SLASH = re.compile(r"(?<=[A-Za-z.])\s?/\s?(?=[A-Za-z\"'])")
@@ -279,142 +310,3 @@ def find_unspoken(text: str) -> list[str]:
     """
     repeated = [match[0] for match in _REPEATED.finditer(text)]
     return [one for one in _REPEATED.sub(" ", text) if SYMBOLS.get(one) == "" and one != "`"] + repeated
-
-
-DOMAIN_ENDINGS = words("com org net edu gov mil info biz app dev io ai tv uk ca au nz de fr nl ch jp cn ru eu")
-"""Last parts of names that are taken for web addresses without ``www`` or ``https``.
-
-Not those that are English words: a space is more often missing ("the end.It was").
-"""
-SAID = table(
-    """
-    .=dot /=slash -=dash :=colon @=at ?=question_mark &=and #=hash %=percent +=plus ~=tilde ,=comma !=bang
-    \\=backslash $=dollar *=star ;=semicolon |=bar
-    """
-) | {"_": "underscore", "=": "equals"}
-STATES = table(
-    """
-    AL=Alabama AK=Alaska AZ=Arizona AR=Arkansas CA=California CO=Colorado CT=Connecticut DE=Delaware FL=Florida
-    GA=Georgia HI=Hawaii ID=Idaho IL=Illinois IN=Indiana IA=Iowa KS=Kansas KY=Kentucky LA=Louisiana ME=Maine
-    MD=Maryland MA=Massachusetts MI=Michigan MN=Minnesota MS=Mississippi MO=Missouri MT=Montana NE=Nebraska
-    NV=Nevada NH=New_Hampshire NJ=New_Jersey NM=New_Mexico NY=New_York NC=North_Carolina ND=North_Dakota OH=Ohio
-    OK=Oklahoma OR=Oregon PA=Pennsylvania RI=Rhode_Island SC=South_Carolina SD=South_Dakota TN=Tennessee TX=Texas
-    UT=Utah VT=Vermont VA=Virginia WA=Washington WV=West_Virginia WI=Wisconsin WY=Wyoming
-    """
-)
-"""States, read in full before a postcode."""
-_AFTER = r"(?=$|[\s)\]\"'>,;!?]|\.(?:\s|$|[\"')]))"
-_EMAIL = re.compile(r"\b[\w.+%-]{1,64}@[\w-]+(?:\.[\w-]+)+\b", re.ASCII)
-_URL = re.compile(
-    rf"\b(?:https?://|ftp://|www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]"
-    rf"|\b(?:[a-z0-9](?:[\w-]{{0,61}}\w)?\.){{1,8}}(?:{'|'.join(DOMAIN_ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
-    re.IGNORECASE | re.ASCII,
-)
-_PORT = re.compile(r"\b((?:[a-z][\w-]*\.)*[a-z][\w-]*):(\d{2,5})\b(?![:.]\d)")
-_IP = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?::(\d{2,5}))?(?![\w.]\w)")
-_DRIVE = re.compile(r"(?<!\w)([A-Z]):(\\[^\s<>\"']*[^\s<>\"'.,;:!?)\]])")
-_FILES = (
-    "py|txt|csv|tsv|pdf|jpe?g|png|gif|svg|bmp|md|rst|json|ya?ml|toml|ini|cfg|conf|xml|html?|css|js|ts|zip|tar|gz|docx?|xlsx?|pptx?|"
-    "mp[34]|wav|avi|mov|sh|bat|exe|dll|log|sql|cc?|cpp|hpp|h|rb|rs|java|php|pl|pm|po|ipynb|tex|bib|dat|bak|tmp|iso"
-)
-_PATH = re.compile(rf"(?<![\w/.])/(?:[\w.-]+/)+[\w.-]*\w|(?<![\w/])(?=[\w-]*[A-Za-z_])[\w-]+\.(?:{_FILES})\b", re.ASCII)
-_SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
-_DIRECTIVE = re.compile(
-    r"(?<![\w#])#(?=(?:include|define|undef|if|ifn?def|elif|else|endif|pragma|error)\b|([nNxX])\1+\b)"
-)
-"""Directives of C, and a number in general, such as #nnn."""
-_HASHTAG = re.compile(r"(?<!\w)#((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)
-_USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
-_STATE_AND_POSTCODE = re.compile(
-    rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)"
-)
-_CITY = re.compile(
-    r"(?:,|(?<!\w)(?!(?:Account|Apple|Booking|Case|Customer|Device|Driver|Employee|Item|Meeting|Member|Order|Patient|Payment|"
-    r"Photo|Product|Session|Student|Tax|The|Ticket|Transaction|User|Voter|Your|Zoom)\b)[A-Z][\w'.-]*) $"
-)
-"""A city, or another name, before a state's short form; the words that it excludes make ``ID 88213`` an identity."""
-_OF_CITIES = table(
-    """
-    Boston=MA Lowell=MA Quincy=MA Worcester=MA Cambridge=MA Pittsburgh=PA Philadelphia=PA Scranton=PA Allentown=PA
-    Harrisburg=PA Portland=OR Eugene=OR Baltimore=MD Bethesda=MD Annapolis=MD Honolulu=HI New_Orleans=LA
-    Baton_Rouge=LA Indianapolis=IN Fort_Wayne=IN Bloomington=IN Oklahoma_City=OK Tulsa=OK Boise=ID Wilmington=DE
-    Jackson=MS Bangor=ME
-    """
-)
-"""Cities of states whose short form after a comma may be a word or a degree (Smith, MD)."""
-_SURE_STATES = "|".join(one for one in STATES if one not in _OF_CITIES.values())
-_CITY_STATE = re.compile(
-    rf"(?<=[a-z], )({_SURE_STATES})(?=[.,;:!?)]|$| (?:[a-z]|\())|\b({'|'.join(_OF_CITIES)}), (?:[A-Z]{{2}})\b"
-)
-_HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
-_TAG_YEAR = re.compile(r"(?<=[A-Za-z])(?:19|20)\d\d$")
-_TAG_FIGURES = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Z][a-z])")
-_PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
-_VOWEL = re.compile(r"[aeiouy]", re.IGNORECASE)
-
-
-def addresses(text: str) -> str:
-    """
-    >>> addresses("Write to jo.doe@example.com, or see https://www.example.org/a_b.")
-    'Write to jo dot doe at example dot com, or see W W W dot example dot org slash a underscore B.'
-    >>> addresses("#ThrowbackDay with @jo")
-    'hashtag Throwback Day with at jo'
-    """
-    text = _CITY_STATE.sub(_read_state, _STATE_AND_POSTCODE.sub(_read_postcode, text))
-    text = _EMAIL.sub(lambda match: spoken(match[0]), text)
-    text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
-    text = _IP.sub(_read_ip, text)
-    text = _PORT.sub(lambda match: f"{match[1]} colon {digits(match[2])}", text)
-    text = _DRIVE.sub(lambda match: f"{match[1]} colon {spoken(match[2])}", text)
-    text = _PATH.sub(lambda match: spoken(match[0]), text)
-    text = _DIRECTIVE.sub(" hash ", text)
-    text = _HASHTAG.sub(lambda match: f"hashtag {_split_tag(match[1])}", text)
-    return _USER.sub(lambda match: f"at {_split_tag(match[1])}", text)
-
-
-def _split_tag(tag: str) -> str:
-    """A tag's words, parted at capitals and figures; 1900 to 2099 after letters are a year.
-
-    >>> _split_tag("SaveWater2025"), _split_tag("Tom99"), _split_tag("dev_team")
-    ('Save Water twenty twenty-five', 'Tom 99', 'dev team')
-    """
-    parts = _HUMPS.sub(" ", _TAG_YEAR.sub(lambda match: f" {year(int(match[0]))}", tag))
-    return _TAG_FIGURES.sub(" ", parts)
-
-
-def _read_state(match: re.Match[str]) -> str:
-    """``Austin, TX``; of other letters than the city's state nothing is read."""
-    if match[1]:
-        return STATES[match[1]]
-    return f"{match[2]}, {STATES[_OF_CITIES[match[2]]]}" if match[0].endswith(_OF_CITIES[match[2]]) else match[0]
-
-
-def _read_postcode(match: re.Match[str]) -> str:
-    """A state and its postcode; ``ID`` after no city is an identity."""
-    if match[1] == "ID" and not _CITY.search(match.string[max(0, match.start() - 40) : match.start()]):
-        return match[0]
-    return f"{STATES[match[1]]} {digits(match[2])}" + (f" {digits(match[3])}" if match[3] else "")
-
-
-def _read_ip(match: re.Match[str]) -> str:
-    """An address of four bytes and its port; a larger number makes it a version."""
-    if any(int(part) > 255 for part in match.groups()[:4]) or not any(len(part) > 1 for part in match.groups()[:4]):
-        return match[0]
-    said = " dot ".join(digits(part) if len(part) > 2 else cardinal(int(part)) for part in match.groups()[:4])
-    return f"{said} colon {digits(match[5])}" if match[5] else said
-
-
-def spoken(address: str) -> str:
-    """An address piece by piece; a piece without vowel is spelled."""
-    said = []
-    pieces = _PIECE.findall(address.rstrip("/"))
-    for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
-        if piece.isascii() and piece.isalpha():
-            spelled = not _VOWEL.search(piece) or (piece in DOMAIN_ENDINGS and len(piece) == 2)
-            said.append(" ".join(piece.upper()) if spelled else piece)
-        elif piece.isdecimal():
-            # before letters in words, or the next could be its unit
-            said.append(whole(piece) if following.isalpha() else piece)
-        else:
-            said.append(SAID.get(piece, "" if piece.isascii() else piece))
-    return " ".join(filter(None, said))

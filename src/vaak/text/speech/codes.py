@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from vaak.text.speech.abbreviations import STATES
+from vaak.text.speech.addresses import STATES
 from vaak.text.speech.operators import ELEMENTS
 from vaak.text.speech.roman import parse_roman
 from vaak.text.speech.short_words import FORMS
-from vaak.text.speech.words import RewriteRule, cardinal, digits, grouped, rewrite, table
+from vaak.text.speech.words import RewriteRule, cardinal, decimal, digits, grouped, rewrite, table
 
 _LAW = (
     r"[Ss]ections?|[Ss]ec\.|§§?|[Aa]rt(?:icle)?s?\.?|[Rr]ules?|[Cc]lauses?|[Rr]eg(?:ulation)?s?\.?|[Pp]aras?(?:graph)?s?\.?|"
@@ -31,7 +31,10 @@ def _spell(code: str) -> str:
 
 def _open_brackets(match: re.Match[str]) -> str:
     """``Section 501(c)(3)``."""
-    return match[1] + re.sub(
+    # A decimal in words, or the letter after it would be its unit: 2.1(a).
+    name, _, number = match[1].rpartition(" ")
+    named = f"{name} {decimal(number)}" if re.fullmatch(r"\d+\.\d+", number) else match[1]
+    return named + re.sub(
         r"\((\w+)\)",
         lambda one: f" {cardinal(int(one[1])) if one[1].isdecimal() else ' '.join(one[1].upper())}",
         match[2],
@@ -106,6 +109,56 @@ _RULES: tuple[RewriteRule, ...] = (
     ),
     (".", re.compile(r"(\b[a-z]+\d+)\.(?=[A-Z][a-z])"), r"\1 dot "),  # an attribute of h11
     ("Pat", re.compile(r"\bPat\.(?= [Nn]os?\.)"), "Patent"),
+    ("Rep", re.compile(r"\bRep\.(?= [Nn]o\.? ?\d)"), "Report"),
+    ("/", re.compile(r"\bS/(?=\d{3}\b(?![.,]\d))"), "S "),  # a machine, rather than soles
+    # One letter and three figures: F-150, I-405, but not a round number.
+    (
+        "-",
+        re.compile(r"(?<![\w-])([A-Z])-(\d[1-9]\d|\d0[1-9])\b(?!-|\.\d)"),
+        lambda match: f"{match[1]}-{grouped(match[2])}",
+    ),
+    (
+        "-",
+        re.compile(r"\b[\da-f]{8}-(?:[\da-f]{4}-){3}[\da-f]{12}\b|\b(?=[\da-f]*\d[a-f]+\d)[\da-f]{12,64}\b"),
+        lambda match: _spell(match[0]),
+    ),
+    # Standards have the number of a part, and a year: ISO/IEC 10514-1:1996, IEEE 1003.1-1990.
+    (
+        re.compile(
+            r"(\b(?:ISO|IEC|IEEE|ANSI|ECMA|BS|DIN|EN|ASTM|Standard|Std\.)(?:/[A-Z]{2,})* )(\d{3,5}(?:\.\d+)?)"
+            r"(?:-(\d{1,2})(?!\d))?(?:[:-]((?:19|20)\d\d)(?!\d))?"
+        ),
+        lambda match: " ".join(filter(None, (match[1] + match[2], match[3]))) + (f", {match[4]}" if match[4] else ""),
+    ),
+    (
+        "_",
+        re.compile(r"(?<![\w-])([a-z]{2})_([A-Z]{2})(?!\w)"),
+        lambda match: " ".join(match[1].upper() + match[2]),
+    ),  # en_US
+    (
+        ".",
+        re.compile(r"(?<![A-Za-z\d])(v?)([xyzXYZ](?:\.[xyzXYZ])+)(?!\w)"),
+        lambda match: f"{match[1]} {match[2].replace('.', ' dot ')}",
+    ),
+    (
+        re.compile(
+            r"(?<=\b[35])['′](?=[- ](?:end|UTRs?|to|untranslated|termin(?:al|us)|cap|splice|exon|overhang|region))"
+        ),
+        " prime",
+    ),
+    (
+        "ct",
+        re.compile(r"(?<=\d) ?ct\.? (?=(?:diamond|gold|ruby|rubies|sapphires?|emeralds?|solitaire)s?\b)"),
+        " carat ",
+    ),
+    ("pp", re.compile(r"(?<=\d) pp\b\.?(?=[,;)]|$)"), " per person"),
+    ("Ph", re.compile(r"\bPh(?=[:.] ?[+(])"), "Phone"),
+    ("-", re.compile(r"\bpg-(?=13\b)"), "P G "),
+    (
+        "-",
+        re.compile(r"(?<=\d-)([a-z])([a-z])(?=-\d)"),
+        lambda match: f"{match[1].upper()} {match[2].upper()}",
+    ),  # 19-cv-412
     ("%", re.compile(r"(?<=%) (w/w|m/m)(?![\w/])"), lambda match: f" {_ON_PERIOD[match[1]]}"),
     (":", re.compile(r"(?<![\w:])[\dA-Fa-f]{2}(?::[\dA-Fa-f]{2}){5}(?![\w:])"), lambda match: _spell(match[0])),
     (re.compile(r"\b[A-Z]{2}\d\d ?[A-Z]{4}(?: ?\d{2,4}){2,7}\b"), lambda match: _spell(match[0])),
@@ -153,18 +206,24 @@ _RULES: tuple[RewriteRule, ...] = (
         re.compile(r"(?<![\w.,-])([1-9]\d{0,2})((?: \d{3})+)(?<= 000)(?= [a-z]|[.,;)]?$)"),
         lambda match: match[0].replace(" ", ","),
     ),
+    (".", re.compile(r"(?<![\w.,$£€])(\d{2,3})\.000(?= [a-z]+s\b)"), r"\1,000"),  # as in Europe
+    (".", re.compile(r"^(\d{1,2})\.(?=[A-Z][a-z])"), r"\1. "),  # an item of a list
     # Text in tokens has spaces within figures: 3, 000 miles at 5: 00 a.m.
     ("0", re.compile(r"(?<![\w.,])(\d{1,3}), (?=000\b(?![.,]\d))"), r"\1,"),
     (":", re.compile(r"(?<![\w:.])(\d{1,2}): (?=[0-5]\d ?[AaPp]\.? ?[Mm]\b)"), r"\1:"),
     # Others lack them after a comma: 1991,1990 or New York,2002.
     (",", re.compile(r"(?<=[A-Za-z)]),(?=(?:1[5-9]|20)\d\d\b)|(?<=\b(?:19|20)\d\d),(?=(?:19|20)\d\d\b)"), ", "),
     ("©", re.compile(r"\b([Cc]opyright:?|COPYRIGHT:?) ©"), r"\1"),
-    ("$", re.compile(r"(?<=[a-z])\$(?=[a-z])"), "s"),  # Ke$ha
+    ("$", re.compile(r"(?<![\w$])([A-Za-z]{2,6})\$(?=[a-z]{1,3}(?![\w$]))"), r"\1s"),  # Ke$ha
+    ("$", re.compile(r"(?<=[a-z])\$(?=[a-z])"), " dollar "),
     ("$", re.compile(rf"(?<![\w$])\$\{{?(?!(?:{_DOLLARS}) ?[\d.])(?=[A-Za-z_])"), "dollar "),  # $PATH
-    (
+    (  # versions 1.5-2.1 are a range
         "-",
-        re.compile(r"(\b(?:[Vv]ersions?|[Rr]eleases?)(?: of| is| was| to)? \d+(?:\.\d+)+)-(?=\d+(?!\.?\d))"),
-        r"\1 dash ",
+        re.compile(
+            r"(\b(?:[Vv]ersion|[Rr]elease)(?: of| is| was| to)? \d+(?:\.\d+)+)-(?=\d)"
+            r"|(\b(?:[Vv]ersions|[Rr]eleases) \d+(?:\.\d+)+)-(?=\d+(?!\.?\d))"
+        ),
+        lambda match: f"{match[1] or match[2]} dash ",
     ),
     ("M", re.compile(r"\bM[Kk]\.? (?=[IVX]+\b|\d)"), "Mark "),
     (

@@ -88,6 +88,12 @@ def _read_digits_plural(match: re.Match[str]) -> str:
 _RULES: tuple[RewriteRule, ...] = (
     ("T", re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?!\w)"), _read_offset),
     ("Z", re.compile(r"(?<=\d:\d\d)Z\b"), " UTC"),
+    ("m", re.compile(r"(?<![\w:.,$£€])(1[0-2]|[1-9])([0-5]\d)(?=\s?[ap]\.?m\b)"), r"\1:\2"),  # 615am
+    ("M", re.compile(r"(?<![\w:.,$£€])(1[0-2]|[1-9])([0-5]\d)(?=\s?[AP]\.?M\b)"), r"\1:\2"),
+    (  # the day of a release or a backup in eight figures: 19990513
+        re.compile(r"(?<![\w.,$£€#-])((?:19[6-9]|20[0-4])\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?![\w-]|[.,]\d)"),
+        lambda match: f"{year(int(match[1]))} {year_of_century(match[2])} {year_of_century(match[3])}",
+    ),
     (":", re.compile(r"(?<=\d:\d\d) ([+-])([01]\d)([0-5]\d)(?![\w:]|[.,]\d)"), _read_shift),
     (
         "0",

@@ -105,7 +105,7 @@ _ANY_MONTH = f"(?:{'|'.join((*MONTHS, *SHORT_MONTHS))})"
 _OF_LIVES = table("b=born d=died m=married fl=flourished r=reigned bef=before aft=after")
 _LIFE = re.compile(
     rf"(?<![\w.])(?<!\d )(?:({'|'.join(_OF_LIVES)})\.\s?(?=(?:ca?\.\s?)?(?:1\d{{3}}|20\d\d)\b(?![,.]\d)"
-    rf"|\d{{1,4}}s?\s(?:B\.|A\.|BC|AD|CE)|{DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)"
+    rf"|\d{{1,4}}s?(?:\s?[-–]\s?\d{{1,4}})?\s(?:B\.|A\.|BC|AD|CE)|{DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)"
     rf"|(ca?)\.\s?(?=\d{{3}}|\d{{1,2}}(?:st|nd|rd|th)\b))"
 )
 """Short words of lives before a date, and ``c.`` before a year or a century (in old statutes it is a chapter)."""

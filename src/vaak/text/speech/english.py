@@ -15,12 +15,8 @@ import unicodedata
 from collections.abc import Container
 
 from vaak.core.errors import DataError
-from vaak.text.speech.abbreviations import (
-    abbreviations,
-    addresses,
-    find_unspoken,
-    symbols,
-)
+from vaak.text.speech.abbreviations import abbreviations, find_unspoken, symbols
+from vaak.text.speech.addresses import addresses
 from vaak.text.speech.codes import codes
 from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.date_forms import date_forms
@@ -193,9 +189,12 @@ _FLIGHT = re.compile(
 _TRAIN = re.compile(r"(\b[Tt]rains? (?:[Nn]os?\.? |number )?)(\d{5})(?!\w|[.,-]\d)")
 
 
-_CITY_POSTCODE = re.compile(r"(, [A-Z][a-z]+(?: [A-Z][a-z]+)?,? )(\d{5})(?=[.,;)]?\s*$|[.;)])")
+_CITY_POSTCODE = re.compile(r"(, (?:NYC|[A-Z][a-z]+(?: [A-Z][a-z]+)?),? )(\d{5})(?=[.,;)]?\s*$|[.;)])")
 """Five figures at the end of an address."""
-_HEXADECIMAL = re.compile(r"(?<!\w)0[xX]([\dA-Fa-f]{2,16})(?!\w)")
+_QUOTED_REFERENCE = re.compile(
+    r"(\b(?:[Qq]uot(?:e|ed|ing)|[Uu]s(?:e|ing)|[Ee]nter|[Mm]ention) (?:reference|ref\.?|code) )(\d{4,12})(?!\w|[.,-]\d)"
+)
+_HEXADECIMAL = re.compile(r"(?<!\w)0[xX]([\dA-Fa-f][\dA-Fa-f_]{1,18})(?!\w)")
 
 
 _PLATE = re.compile(r"\b([A-Z]{2})[ -]?(\d{2})[ -]?([A-Z]{1,3})[ -]?(\d{4})(?![\w-])")
@@ -208,14 +207,14 @@ def _numbers_by_digit(text: str) -> str:
     )
     # Characters that a form has are much faster to look for than the form.
     if "x" in text or "X" in text:
-        text = _HEXADECIMAL.sub(lambda match: f"zero X {_spell(match[1])}", text)
+        text = _HEXADECIMAL.sub(lambda match: f"zero X {_spell(match[1].replace('_', ''))}", text)
     if "*" in text or "#" in text:
         text = _STAR_CODE.sub(_read_star_code, text)
     if "light" in text:
         text = _FLIGHT.sub(_read_flight, text)
     text = _UNEQUAL_GROUPS.sub(_read_groups, text)
     text = _HELPLINE.sub(lambda match: (match[1] or match[3]) + digits(match[2] or match[4]), text)
-    for pattern in (_INDIAN_POSTCODE, _CITY_POSTCODE, _SHORT_CODE, _TRAIN):
+    for pattern in (_INDIAN_POSTCODE, _CITY_POSTCODE, _SHORT_CODE, _TRAIN, _QUOTED_REFERENCE):
         text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:
         text = read_after(text, cues, digits, "")

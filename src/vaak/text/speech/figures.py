@@ -36,7 +36,7 @@ YEAR_BEFORE = (
 _FEW = rf"{GROUPED}|\d+"
 _PHONE = re.compile(
     r"(?<![\w.,-])(?:\+?(\d{1,3})[ .-])?(?:\((\d{3})\) ?|(\d{3})[-. ])(\d{3})[-.](\d{4})(?![\w-])|"
-    r"(?<![\w.,-])(\d{3})-(\d{4})(?![\w-])"
+    r"(?<![\w.,-])(?<!year )(?<!years )(\d{3})-(\d{4})(?![\w-])"
 )
 _FOREIGN_PHONE = re.compile(r"(?<![\w.,-])(?:\+\d{1,3}|0\d{2,4})(?:[ -]\d{2,4}){2,5}(?![\w-])")
 _LARGE = re.compile(rf"(?<![\w.,])(\d+\.\d+)({'|'.join(MAGNITUDES)})(?!\w)")
@@ -48,7 +48,7 @@ _CARD = re.compile(r"(?<=\b\d{4} )Ti\b")
 """A graphics card's suffix: RTX 3060 Ti."""
 _FOUR_FIGURES = re.compile(r"\d{4}")
 """Much faster to look for than the forms that have them."""
-_WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+)(?!\w|\.\d)")
+_WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+\d*)(?!\w|\.\d)")
 _DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
 _CARET = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
@@ -84,7 +84,13 @@ _ADDRESS = re.compile(
 _BLOCK = re.compile(r"(?<![\w.,])(\d{3,4})(?=[ -]block\b)")
 _LETTER_AFTER = re.compile(r"(?<![\w.,])(\d{1,3})-([A-Z])(?![\w'])")
 _THOUSANDS = re.compile(rf"(?<![\w.,]){GROUPED}(?:\.\d+)?(?!\d)")
-_YEAR_CUE = re.compile(rf"(?:\b(?:{YEAR_BEFORE}|{MONTH},?)|['\"(])\s?$", re.IGNORECASE)
+_YEAR_CUE = re.compile(
+    rf"(?:\b(?:{YEAR_BEFORE}|{MONTH},?)|['\"(]"
+    r"|\b(?:war|strike|act|crisis|crash|revolution|elections?|treaty|battle|floods?|fire|earthquake|rebellion|uprising|"
+    r"mutiny|constitution|class|season|olympics|riots?|famine|depression|plague|vintage) of)\s?$",
+    re.IGNORECASE,
+)
+_COUNT_CUE = re.compile(r"\b(?:average|averag(?:es|ed|ing)|total(?:s|ed|ing)?)(?: of)? $", re.IGNORECASE)
 _FOUR = re.compile(r"(?<![\w.,#])([12]\d{3})(?![\w]|[.,]\d)")
 _FOLLOWS = re.compile(r"[ -]([a-z]+)(?: ([a-z]+))?")
 _SINGULAR = words("was is has as this his its us thus across always perhaps towards besides unless yes less")
@@ -129,7 +135,7 @@ def numerals(text: str) -> str:
     text = _WITH_LETTERS.sub(lambda match: f"{decimal(match[1])} {code(match[2])}", text)
     text = _DOT.sub(" dot ", text)
     text = _CARET.sub(" to the power of ", text)
-    text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
+    text = _VERSION.sub(_read_version, text)
     text = _PEOPLE_OF_NUMBER.sub(lambda match: f"{cardinal(int(match[1])).removesuffix('e')}{match[2]}", text)
     text = _ORDINALS.sub(r"\1 to ", text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
@@ -186,6 +192,13 @@ def _is_word(piece: str) -> bool:
     return len(piece) == 3 and not piece.isupper() and piece.upper() not in SPELLED and is_readable(piece.upper())
 
 
+def _read_version(match: re.Match[str]) -> str:
+    """``3.10.2``; one that begins with a year was released in it: 2024.11.1."""
+    first, *parts = match[0].split(".")
+    released = year(int(first)) if re.fullmatch(r"20\d\d", first) else whole(first)
+    return " point ".join((released, *map(whole, parts)))
+
+
 def _read_dialled(match: re.Match[str]) -> str:
     """``dial 999 or 112``: each digit by digit."""
     return match[1] + re.sub(r"\d+", lambda number: digits(number[0]), match[2])
@@ -213,6 +226,8 @@ def _year_or_count(match: re.Match[str]) -> str:
         return cardinal(number)
     if _YEAR_CUE.search(_before(match)):
         return year(number)
+    if _COUNT_CUE.search(_before(match)):
+        return cardinal(number)
     following = _FOLLOWS.match(match.string, match.end())
     if following is None:
         report_guess("1984 as a year")

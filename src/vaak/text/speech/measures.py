@@ -33,7 +33,7 @@ _BY_CONTEXT: tuple[tuple[str, re.Pattern[str], re.Pattern[str], str], ...] = tup
         (
             "ct",
             r"",
-            r"(?!\.)(?![ -](?:diamond|gold|stone|ring|rub|sapph|emer|solit|total|tw\b|white|yellow|lab|round|oval))",
+            r"(?!\.?[ -](?:diamond|gold|stone|ring|rub|sapph|emer|solit|total|tw\b|white|yellow|lab|round|oval))(?!\.)",
             "count/count",
         ),
         ("pc", r"", r"(?! (?:away|across|from|in diameter))", "piece"),
@@ -73,6 +73,11 @@ _WITH_FRACTION = re.compile(
     rf"(?:\s?(?![A-Za-z](?![a-z])(?!\.(?<=[cTt]\.))|in\b)({_UNIT})\.?(?=\s+[a-z]|[,;:!?)]|$)"
     rf"|\s(?![A-Za-z](?![a-z])|in\b)({_UNIT})(?![\w/²³]))"
 )
+_PREPOSITION = re.compile(
+    r"\s(?:their|the|an?|our|your|its|his|her|this|that|these|those|which|order|any|all|some|each|both|addition|place|use|"
+    r"production|general|[A-Z][a-z]+|\d{4})\b"
+)
+"""What follows *in* where it isn't inches: version 3.7 in their repositories."""
 _SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z\d])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
@@ -92,7 +97,8 @@ _SHORT_COUNT = re.compile(r"\d[KkMB]")
 """Much faster to look for than what follows."""
 _THOUSANDS_OF = re.compile(
     r"(?<![\w.,])(?!40[13][kK]\b|(?:4|5|8|10)K (?:run|race|walk|video|screen|display|monitor|resolution)\b)(\d+)"
-    r"([KkM](?=\+? (?:people|of|per|[a-z]+ (?:people|of|per)|(?:[a-z]{3,} )?[a-z]{2,}[a-rt-z]s)\b)"
+    r"([KkMB](?=\+(?:[ ,.;)]|$))"
+    r"|[KkM](?=\+? (?:people|of|per|[a-z]+ (?:people|of|per)|(?:[a-z]{3,} )?[a-z]{2,}[a-rt-z]s)\b)"
     r"|B(?=\+? (?:people|users|views|downloads|parameters|tokens|dollars|years)\b))"
 )
 """``300K views`` are thousands of what follows, not kelvins."""
@@ -171,6 +177,7 @@ def units(text: str) -> str:
     text = _SCIENTIFIC.sub(_scientific, text)
     text = _read_contexts(text)
     if "/" in text:
+        text = text.replace("/1.73 m²", " per 1.73 m²")  # the surface of a body, in kidneys' rates
         text = _CONSUMPTION.sub(
             lambda match: f"{_name_amount(match[1], NAME_BY_UNIT[match[2]])} per one hundred kilometers", text
         )
@@ -309,21 +316,30 @@ def _fraction_of_unit(match: re.Match[str]) -> str:
     return f"{match[1]}{match[2]} {many or one + 's' if match[1] else one}"
 
 
-def _measure(match: re.Match[str]) -> str:
+def _is_no_unit(match: re.Match[str]) -> bool:
+    """Return whether the letters after a number are a size, a time, a preposition, an initial or a code."""
     unit, gap = match["unit"], match["gap"]
     # 4K and 8K are pictures' sizes; kelvins have a space, or more figures.
     if unit == "K" and not gap and len(match["amount"]) < MOST_OF_4K:
-        return match[0]
+        return True
     of_time = unit in ("s", "h", "d") and gap == " " and _SECONDS.match(match.string, match.end())
     if gap != " " and unit in WITH_SPACE:
-        return match[0]
+        return True
     # "5 in" is rarely inches and "3 s" rarely seconds, unless the number has decimals, or a time ends the clause.
     if gap and unit in ATTACHED_ONLY and not match["power"] and "." not in match["amount"] and not of_time:
-        return match[0]
+        return True
+    if unit == "in" and gap == " " and _PREPOSITION.match(match.string, match.end()):
+        return True
     before = match.string[max(0, match.start() - 16) : match.start()]
     is_named = _NAMED_BY_LETTER.search(before) or not _NO_NAME.match(match.string, match.end())
-    if gap and unit in CAPITALS and (_AFTER_HYPHEN.search(before) or ("." not in match["amount"] and is_named)):
+    is_initial = _AFTER_HYPHEN.search(before) or ("." not in match["amount"] and is_named)
+    return bool(gap and unit in CAPITALS and is_initial)
+
+
+def _measure(match: re.Match[str]) -> str:
+    if _is_no_unit(match):
         return match[0]
+    unit, gap = match["unit"], match["gap"]
     names = _find_names(match)
     if match["power"]:
         names = _raise_unit(names, match["power"])
@@ -333,9 +349,11 @@ def _measure(match: re.Match[str]) -> str:
         first = match["first"]
         if first and NAME_BY_UNIT[first] != NAME_BY_UNIT[unit]:
             return f"{sign}{_name_amount(match['amount'], NAME_BY_UNIT[first])} to {_name_amount(match['to'], names)}"
+        if first and float(match["amount"].replace(",", "")) > float(match["to"].replace(",", "")):  # by 58% to 42%
+            return f"{sign}{_name_amount(match['amount'], names)} to {_name_amount(match['to'], names)}"
         return f"{sign}{decimal(match['amount'])} to {_name_amount(match['to'], names, several=True)}"
-    # As an adjective the unit is singular: a 10-km run, a 12 V battery.
-    if gap == "-" or _is_adjective(match):
+    # As an adjective the unit is singular: a 10-km run, a 12 V battery, a 64bit processor.
+    if gap == "-" or (unit == "bit" and not gap) or _is_adjective(match):
         return f"{sign}{decimal(match['amount'])} {names.partition('/')[0]}"
     return sign + _name_amount(match["amount"], names)
 

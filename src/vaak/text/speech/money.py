@@ -71,6 +71,7 @@ _A_DAY = re.compile(rf"([$£€₹])({NUMBER})(?=-(?:a|per|an)-[a-z]+)")
 _SHILLINGS = re.compile(r"(?<![\d.,])(?:(\d+)s\. ?)(?:(\d+)d\.)")
 _SHILLINGS_ALONE = re.compile(r"(?<![\d.,£])(\d{1,2})(s|d)\.(?! ?\d+d\.)(?<!\ds\. \dd\.)(?<!\ds\. \d\dd\.)(?!\w)")
 """8s. or 8d. in a text that has both together, too."""
+_AFTER_POUNDS = re.compile(r"(?<=\bpounds )(\d{1,2})s\b\.?")
 _OLD_POUNDS = re.compile(r"(?<=£)([\d,]+) (\d+)s(?:\.| (?=\d+d\b))(?: ?(\d+)d\b\.?)?")
 _NOUN_AFTER = re.compile(
     r" (?!(?:of|per|and|or|nor|but|in|to|at|from|a|an|the|is|was|were|are|has|had|each|off|more|less|on|for|with|by|"
@@ -94,6 +95,7 @@ def money(text: str) -> str:
     text = _NO_CENTS.sub("", _EUROPEAN.sub(_points_for_commas, text))
     text = _RAND.sub("ZAR ", text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
+    text = _AFTER_POUNDS.sub(lambda match: _shillings(match[1]), text)
     if _SHILLINGS.search(text):
         text = _SHILLINGS_ALONE.sub(_shillings_or_pence, text)
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)

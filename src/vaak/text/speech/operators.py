@@ -48,7 +48,7 @@ def greek_name(letter: str) -> str:
 
 KEYS = table("Ctrl=Control Cmd=Command Esc=Escape Del=Delete Ins=Insert Opt=Option PgUp=Page_Up PgDn=Page_Down")
 """Keys of a keyboard."""
-_SIGNS = table("*=star |=bar ^=caret ~=tilde /=slash \\=backslash") | {"_": "underscore"}
+_SIGNS = table("*=star |=bar ^=caret ~=tilde /=slash \\=backslash !=bang") | {"_": "underscore", "=": "equals"}
 _ROUND = {
     10: "tens",
     100: "hundreds",
@@ -113,7 +113,10 @@ _RULES: tuple[RewriteRule, ...] = (
         lambda found: f"{' '.join(found[1].upper())} {_isotope(found[2])}",
     ),
     (re.compile(r"\b(PM|AI|GPT|V|USB|HTML|HTTP) ?(\d+\.\d+)(?![\w.])"), r"\1 \2"),
-    (re.compile(r"(?<=[a-z)], )([Vv])\. ?(?=\d)"), lambda found: "version " if found[1] == "v" else "Version "),
+    (
+        re.compile(r"(?:(?<=[a-z)], )|(?<=[a-z)] )(?=[Vv]\. ?\d+\.\d))([Vv])\. ?(?=\d)"),
+        lambda found: "version " if found[1] == "v" else "Version ",
+    ),
     (re.compile(r"(?<=[A-Z]{2})v(?=\d)|\bv ?(?=\d+\.\d+(?![\w.]))"), " V "),  # GPLv3, v2.1
     (
         re.compile(r"\b(I|[Ww]e|[Yy]ou|[Tt]hey|much) <3(?![\w.])(?! (?:\w+s|%))|(?<=[a-z!] )<3(?=$|[!.])"),
@@ -122,6 +125,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile("§§"), " sections "),
     (re.compile(r"(?<!\S)(?<![\d)] )–(?=\.?\d|[$£€₹¥]\d)"), "−"),  # a dash that stands for a minus sign
     (re.compile(rf"\b({'|'.join(KEYS)})(?=\s?[+-]\s?[A-Z\d]|\s(?:keys?|to)\b)"), lambda found: KEYS[found[1]]),
+    ("/", re.compile(r"\b((?:19|20)\d\d) / (?=(?:19|20)\d\d\b)"), r"\1 slash "),
     (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
     (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
     (re.compile(r"(?<=[\d)] )-(?= [\d(][^=;!?]{0,24}=)"), "minus"),
@@ -134,12 +138,28 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<=[\w)\]\s])<=>?(?=[\s\w(-])"), " less than or equal to "),
     (re.compile(r"(?<=[\w)\]\s])>=(?=[\s\w(-])"), " greater than or equal to "),
     (re.compile(r"(?<=\s)(?:<=|>=)$"), " equals "),
+    ("->", re.compile(r"(?<=[\w)\]}])->(?=[\w{\[$(@%])"), " arrow "),
+    ("->", re.compile(r"(?<=[\"'`])->(?=[\"'`])"), "arrow"),
     (re.compile(r"(?<=[\w)\]\s])(?:-{1,2}|=)>(?=\s)"), " to "),
+    (
+        "~",
+        re.compile(r"(?<![\w~])([!=]~|~[~=])(?![~=])"),
+        lambda found: f" {' '.join(_SIGNS[one] for one in found[1])} ",
+    ),
+    # An option of a command; I and A are words.
+    ("-", re.compile(r"(?:(?<=[a-z,:] )|(?<=[\"'`(]))-(?=(?![IAa])[A-Za-z](?:[\s,.;:)\"'`]|$))"), "dash "),
+    ("_", re.compile(r"(?:(?<=[\s$@%(])|^)_(?=[\s,.;:)]|$)"), " underscore "),
     (re.compile(r"(?<=[\w)\]])\s*={2,3}\s*(?=[\w(\"'])"), " equals "),
     ("#", re.compile(r"(?<!\b[CF])#(?!\s?\d|\s*(?:$|[:,;)?.]|of\b))|(?<!\S)#(?=[:,;)?.])"), " hash "),
+    ("*", re.compile(r"(?<=[$@%])\*(?![\w*])"), " star "),
+    (".{", re.compile(r"(?<=\w)\.(?=\{)"), " dot "),
     ("$", re.compile(r"(?<!\$)\$(?![\w\s$]|\.\d)|(?<=[ (\"'])\$(?= (?!\d|sign\b))"), " dollar sign "),
     ("~", re.compile(r"(?:(?<=[\s(\"'/~])|^)~(?=[A-Za-z/]|~)"), " tilde "),
-    ("*", re.compile(r"(?<![\w*])\*(?=\.\w)"), " star "),
+    # Any text, after a part of a name: *.txt, linux.*, SSL_*, SSL_verify*, mac-*.
+    ("*", re.compile(r"(?<![\w*])\*(?=\.\w)|(?<=[\w\]]_)\*(?![\w*])|(?<=[A-Za-z]-)\*(?![\w*])"), " star "),
+    ("*", re.compile(r"(?<=\w)\.\*(?=[,;:)'\"]|\s[a-z]|\.?$)"), " dot star"),
+    ("*", re.compile(r"(?<!\w)(\w+_\w+)\*(?![\w*])"), r"\1 star"),
+    ("*", re.compile(r"(?<!\S)\*{1,2}(?=(?:kw)?args\b)"), lambda found: "star " * len(found[0])),
     (
         re.compile(r"(?<=[\"'`])([*|^~_/\\])(?=[\"'`])|(\b(?:or|and|the|an|a|with) )([*|^~])(?=[\s),.;:])"),
         lambda found: _name_sign(found),

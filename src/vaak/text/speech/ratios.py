@@ -17,7 +17,7 @@ VULGAR = table(
     ½=1/2 ¼=1/4 ¾=3/4 ⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8
     """
 )
-DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
+DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100, 128, 256, 512)
 """Denominators of fractions that are read as such: 9/11 and 24/7 are not."""
 MOST_WICKETS = 10
 LEAST_RUNS = 11
@@ -45,7 +45,9 @@ _MARKED = re.compile(
     r"[^.!?;]{0,25}$",
     re.IGNORECASE,
 )
-_OF_MARKS = re.compile(r" (?:stars?|marks?|points?|correct|right)\b| (?:in|on) (?:the |my |his |her |an? )?[a-z]")
+_OF_MARKS = re.compile(
+    r" (?:stars?|marks?|points?|correct|right|would recommend)\b| (?:in|on) (?:the |my |his |her |an? )?[a-z]"
+)
 _BATTED = re.compile(r"\b(?:made|were|was|are|reach(?:ed)?|post(?:ed)?|declared(?: at)?|[Tt]otal of)\s$")
 _BOWLED = re.compile(
     r"\b(?:took|takes|taking|claim(?:s|ed)|bag(?:s|ged)|grab(?:s|bed)|picked(?: up)?|figures of|return(?:s|ed))\s$"

@@ -94,6 +94,10 @@ _TITLE_BEFORE = re.compile(
     r"(?:(?:The|A|An) )(?:(?:[A-Z][\w'’-]*|of|in|the|and|a|an|for|to|with|on|at|by),? )+[A-Z][\w'’-]*"
 )
 """A heading: all of its words in capitals but the short ones."""
+_PLACE_BEFORE = re.compile(r"\b[Ii]n $")
+"""A place follows, which has no number of its own: A Scandal in Bohemia II."""
+_ELEVEN = re.compile(r"(?<='s )XI\b(?!['’-]\w)")
+"""A team's eleven players."""
 _ROMAN_LETTERS = re.compile(r"[IVXLCDM]{2}|[ivx]{2}|WW|\b[IVXLCDM]\b")
 """Letters that every numeral has: a search for them is much faster than one for numerals."""
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
@@ -113,6 +117,7 @@ def roman_numerals(text: str) -> str:
         return text
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
     text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
+    text = _ELEVEN.sub("eleven", text)
     text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
     text = _SMALL_HEADING.sub(lambda match: f"{match[1]} {cardinal(parse_roman(match[2].upper()))}", text)
     text = _HEADING.sub(_read_heading, text)
@@ -151,7 +156,11 @@ def _read_after_noun(match: re.Match[str]) -> str:
 def _read_name(match: re.Match[str]) -> str:
     """A numeral after a name that no list has: of a sovereign, unless it is high, or ends a heading."""
     number, rest = parse_roman(match[2]), match.string[match.end() :].strip(" .\"')")
-    if number > MOST_OF_UNKNOWN or (not rest and _TITLE_BEFORE.fullmatch(match.string[: match.end(1)])):
+    if (
+        number > MOST_OF_UNKNOWN
+        or _PLACE_BEFORE.search(match.string[max(0, match.start() - 4) : match.start()])
+        or (not rest and _TITLE_BEFORE.fullmatch(match.string[: match.end(1)]))
+    ):
         return match[0].replace(match[2], cardinal(number))
     report_guess("Ashoka II as the second")
     return _sovereign(match)
@@ -159,6 +168,15 @@ def _read_name(match: re.Match[str]) -> str:
 
 def _sovereign(match: re.Match[str]) -> str:
     """A sovereign's number; the full stop that old prints put after it is left out, unless it ends a sentence."""
+    rest = match.string[match.end() :]
+    # An initial before a surname, David I. Lehn, unless that begins a sentence.
+    if (
+        not match[2]
+        and match[0].endswith(".")
+        and re.match(r"\s[A-Z][a-z]", rest)
+        and not sentence_ends(match.string, match.end())
+    ):
+        return match[0]
     number = ordinal(parse_roman(match[2])) if match[2] else "first"
     owns = "'s" if "'s" in match[0] else ""
     stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""

@@ -34,7 +34,7 @@ ALWAYS = table(
     pymt=payment pymts=payments qty=quantity msg=message msgs=messages govt=government rcvd=received reqd=required
     recd=received hwy=highway pls=please plz=please thx=thanks thnx=thanks ppl=people yrs=years hrs=hours wks=weeks
     mths=months lbs=pounds bdrm=bedroom bdrms=bedrooms natl=national intl=international lvl=level tmrw=tomorrow
-    btwn=between pkwy=parkway blvd=boulevard xmas=Christmas
+    btwn=between nts=nights pkwy=parkway blvd=boulevard xmas=Christmas
     """
 )
 """No words of English, so read with or without a full stop, and with a capital."""
@@ -86,7 +86,7 @@ PER = table("mo=month mos=month yr=year yrs=year wk=week hr=hour hrs=hour doz=do
 """Short forms after a stroke, or a word such as last."""
 
 
-def _any(short: dict[str, str]) -> str:
+def _any(short: Iterable[str]) -> str:
     return "|".join(re.escape(one) for one in sorted(short, key=len, reverse=True))
 
 
@@ -113,6 +113,8 @@ _DOTTED_FORMS = FORMS["dotted"]
 _JOURNAL, _JOURNAL_ADJECTIVES = FORMS["journal"], FORMS["journal adjective"]
 _TITLED = FORMS["title"]
 _SCRIPTURE, _OF_CITY = FORMS["scripture"], FORMS["city"]
+_LETTERS = frozenset(one for one, said in ALWAYS.items() if re.fullmatch("[A-Z](?: [A-Z])+s?", said))
+"""Initials in small letters, which are read next to a slash or hyphen as well: video/dvd."""
 _RULES: tuple[_Rule, ...] = (
     (
         _initials(_DOTTED_FORMS),
@@ -147,6 +149,13 @@ _RULES: tuple[_Rule, ...] = (
         re.compile(rf"(?<=[a-z], )({_any(_OF_CITY)})\.(?=\s|[,;:)]|$)(\s*$)?"),
         lambda match: _OF_CITY[match[1]] + ("." if match[2] is not None else ""),
     ),
+    (
+        _LETTERS,
+        re.compile(rf"(?<=[a-z][/-])({_any(_LETTERS)})(?![\w/.-])|(?<![\w./:-])({_any(_LETTERS)})(?=[/-][a-z]{{3,}})"),
+        lambda match: ALWAYS[match[1] or match[2]],
+    ),
+    (frozenset(("btw",)), re.compile(r"\bbtw\.? (?=(?:[\w.]+ ){1,3}(?:&|and) [A-Z\d])"), "between "),
+    (frozenset(("hrs",)), re.compile(r"(?<=\d )hrs(?=/[a-z]{3,})"), "hours"),
     (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/o(?=\s)"), r"\1ithout"),
     (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/(?=\s?[\d½¼¾⅓⅔]|\s|[a-z]{3,})\s?"), r"\1ith "),
     (frozenset("bB"), re.compile(r"(?<![\w/])([Bb])/c(?=\s)"), r"\1ecause"),

@@ -24,13 +24,21 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]{2,8}\d?);")
-_BRACKETED_ADDRESS = re.compile(r"<((?:(?:https?|ftp)://|www\.|mailto:)[^<>\s]+|[\w.+%-]+@[\w-]+\.[\w.-]+)>_{0,2}")
+_BRACKETED_ADDRESS = re.compile(
+    r"<(?:URL:)?((?:(?:https?|ftp)://|www\.|mailto:)[^<>\s]+|[\w.+%-]+@[\w-]+\.[\w.-]+|[\w.-]+/[\w./#-]+)>_{0,2}"
+)
 """An address between the brackets of RFC 3986, and the underscores of a link in reStructuredText."""
+_LINK = re.compile(r"(?<![\w\])])!?\[([^\[\]]*[A-Za-z][^\[\]]*)\](\[[^\[\]]*\]|\((?:https?://|\.{0,2}/|#)[^()\s]*\))")
+"""A link of Markdown, whose text is spoken, not its address: [text](address), [text][name]."""
+_ESCAPES = re.compile(r"(?<![\w\"'/])\\\[([^\\\"']*)\\\]|(?<!\S)\\(?=_)")
+"""Signs of Markdown after a backslash."""
+_ROLE = re.compile(r"(?<![\w:]):(?:(pep|rfc)|class|func|meth|mod|attr|exc|obj|ref|doc|code|data|py:\w+):(?=[`~\w])~?")
+"""Roles of reStructuredText, of which only those of numbered documents are spoken."""
 _LEADING = re.compile(r"^\s*(#{1,6}|>+)(?=\s)|^\s*(\[ \])(?=\s)")
 """A heading, a quotation or an open box of Markdown."""
 _PLACEHOLDER = re.compile(r"<([A-Za-z](?:[\w-]|[ .](?=\w)){1,30})>")
 """A word in angle brackets that stands for another, such as <year>."""
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~.])([^*~]*?[^\s*_~])\1(?!\w)")
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~.,;:!?)])([^*~]*?[^\s*_~])\1(?!\w)")
 
 
 class Unspoken:
@@ -81,6 +89,8 @@ def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
     '  One  two  a < b > c, three 2 * 3 * 4, x[0]'
     >>> leave_out_markup("Pok&#233;mon &amp; Jo <jo@example.com>")
     'Pokémon & Jo  jo@example.com '
+    >>> leave_out_markup("[The guide](https://example.com) and [notes][1], x[0][1]; :pep:`8`")
+    'The guide and notes, x[0][1]; PEP `8`'
     """
 
     def emphasised(match: re.Match[str]) -> str:
@@ -88,8 +98,19 @@ def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
             unspoken.extend((match[1], match[1]))
         return match[2]
 
+    def linked(match: re.Match[str]) -> str:
+        if unspoken is not None:
+            unspoken.append(match[2])
+        return match[1]
+
     text = _leave_out(_FACE, _leave_out(_LEADING, text, unspoken), unspoken)
     text = _BRACKETED_ADDRESS.sub(r" \1 ", _leave_out(_TAG, text, unspoken))
+    if "[" in text:
+        text = _LINK.sub(linked, text)
+    if "\\" in text:
+        text = _ESCAPES.sub(lambda match: f"[{match[1]}]" if match[1] else "", text)
+    if ":" in text:
+        text = _ROLE.sub(lambda match: f"{(match[1] or '').upper()} ", text)
     text = _PLACEHOLDER.sub(r" \1 ", text)
     return _EMPHASIS.sub(emphasised, _ENTITY.sub(lambda match: html.unescape(match[0]), text))
 

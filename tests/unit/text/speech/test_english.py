@@ -40,7 +40,7 @@ EXAMPLES = {
         "the License, v. 2.0; $A::B; h11.Response": (
             "the License, version two point zero; dollar A::B; H eleven dot Response"
         ),
-        'an "*", or ^ or ~, x/*.pl': 'an "star", or caret or tilde, x slash star dot pl',
+        'an "*", or ^ or ~, x/*.pl': 'an "star", or caret or tilde, X slash star dot P L',
         "#include, #nnn; fs.base.FS, 5 ms/frame": (
             "hash include, hash nnn; fs dot base dot F S, five milliseconds per frame"
         ),
@@ -72,6 +72,42 @@ EXAMPLES = {
         "the # of items, a # there": "the number of items, a hash there",
         "10:30:00 -0500": "ten thirty minus five hours",
         "3-clause BSD, BSD 4.3": "three-clause B S D, B S D four point three",
+    },
+    "paths and names of programs": {
+        "lib/md5*.h, ./configure, cpan/IO-Zlib/*": (
+            "lib slash M D five star dot H, dot slash configure, cpan slash I O dash Zlib slash star"
+        ),
+        "SSL_*, linux.*, `SSL_verify*', 2 * 3": "S S L star, linux dot star, S S L verify star', two times three",
+        "next to me.* Plump!": "next to me. Plump!",
+        "perl -w; the -U switch; so -I said": "perl dash w; the dash U switch; so -I said",
+        '$foo->bar, a "->", $_ and $*': ('dollar foo arrow bar, a "arrow", dollar underscore and dollar sign star'),
+        "the =~ and ~~ operators, ~=1.2": "the equals tilde and tilde tilde operators, tilde equals one point two",
+        "en_US, x.y.z, NaN, 0x7F_FF, 64bit": "E N U S, x dot y dot z, nan, zero X seven F F F, sixty-four bit",
+        "orjson.Fragment has it; README.Debian too": "orjson dot Fragment has it; readme dot Debian too",
+        "plan,do.act quickly": "plan,do. act quickly",
+        "version 2.0 https://a.org, GPL-2.0' too": "version two point zero, a dot org, G P L-two point zero' too",
+        "Section 2.1(a); 3.7 in their": "Section two point one A; three point seven in their",
+        "ISO/IEC 9899-1:1999, IEEE 1003.1-1990": (
+            "I S O slash I E C ninety-eight ninety-nine one, nineteen ninety-nine, "
+            "I E E E one thousand three point one, nineteen ninety"
+        ),
+        "0.93R6, 2024.11.1": "zero point nine three R six, twenty twenty-four point eleven point one",
+        "VS 2017 / 2019": "V S twenty seventeen slash twenty nineteen",
+        "[the guide][1], [it](https://a.org), x[0][1]": "the guide, it, x(zero)(one)",
+        "Apache License v. 2.0 of %INC": "Apache License version two point zero of percent I N C",
+    },
+    "what stands next to it": {
+        "by David I. Lehn; Charles I. He": "by David I Lehn; Charles the first. He",
+        "A Scandal in Bohemia II.": "A Scandal in Bohemia two.",
+        "at 615am, the years 900-1200": "at six fifteen A M, the years nine hundred to twelve hundred",
+        "In other words, AR wins in Macon, AR": "In other words, A R wins in Macon, Arkansas",
+        "from miami, fl to macon, ga.": "from miami, Florida to macon, Georgia.",
+        "a video/dvd; 3' end; an F-150": "a video slash D V D; three prime end; an F-one fifty",
+        "won by 58% to 42%, up 5% to 7%": ("won by fifty-eight percent to forty-two percent, up five to seven percent"),
+        "27 pounds 10s. for it": "twenty-seven pounds ten shillings for it",
+        "the war of 1974 lasted weeks, average 1205 mm": (
+            "the war of nineteen seventy-four lasted weeks, average one thousand two hundred five millimeters"
+        ),
     },
     "names of numbers": {
         "the 49ers, 76ers, over-25s": "the forty-niners, seventy-sixers, over-twenty-fives",
@@ -329,7 +365,7 @@ EXAMPLES = {
         "C++ and C#": "C plus plus and C sharp",
     },
     "addresses": {
-        "https://example.com:8080/a_b?x=1": "example dot com colon eight thousand eighty slash a underscore B question "
+        "https://example.com:8080/a_b?x=1": "example dot com colon eighty eighty slash a underscore B question "
         "mark X equals one",
         "see https://example.com/a_b?q=1.": "see example dot com slash a underscore B question mark Q equals one.",
         "www.bbc.co.uk": "W W W dot B B C dot co dot U K",

@@ -64,7 +64,7 @@ def read_right(processor: PhonemeProcessor, written: str, spoken: str) -> bool:
 
 @pytest.mark.parametrize(
     ("language", "part", "least"),
-    [("en", "tuned", 150), ("en", "unseen", 150), ("en", "later", 53), ("hi", "tuned", 150), ("hi", "unseen", 150)],
+    [("en", "tuned", 150), ("en", "unseen", 150), ("en", "later", 59), ("hi", "tuned", 150), ("hi", "unseen", 150)],
 )
 def test_lines_are_read_as_people_read_them(
     processors: dict[str, PhonemeProcessor], language: str, part: str, least: int
@@ -82,7 +82,7 @@ def test_lines_are_read_as_people_read_them(
     [
         ("en", "tuned", 148),
         ("en", "unseen", 147),
-        ("en", "later", 49),
+        ("en", "later", 50),
         ("en", "second tuned", 150),
         ("en", "second unseen", 150),
         ("hi", "tuned", 150),
@@ -104,13 +104,13 @@ def test_sentences_are_read_as_people_read_them(
     ("kind", "language", "part", "least"),
     [
         ("sources", "en", "tuned", 150),
-        pytest.param("sources", "en", "unseen", 134, marks=pytest.mark.slow),
+        pytest.param("sources", "en", "unseen", 149, marks=pytest.mark.slow),
         pytest.param("sources", "hi", "tuned", 150, marks=pytest.mark.slow),
         pytest.param("sources", "hi", "unseen", 142, marks=pytest.mark.slow),
         ("drawn", "en", "tuned", 190),
-        pytest.param("drawn", "en", "unseen", 183, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "unseen", 192, marks=pytest.mark.slow),
         pytest.param("drawn", "en", "second", 204, marks=pytest.mark.slow),
-        pytest.param("drawn", "en", "third", 191, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "third", 202, marks=pytest.mark.slow),
         pytest.param("drawn", "hi", "tuned", 195, marks=pytest.mark.slow),
         pytest.param("drawn", "hi", "unseen", 193, marks=pytest.mark.slow),
     ],
