@@ -170,7 +170,7 @@ class AudioFile:
         return self._require_samples(mixed[:done], first, last)
 
     def _require_samples(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
-        """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""
+        """The samples, if none is missing. Raises DataError otherwise, or if one is not a number."""
         if first + len(mixed) < last:
             raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
         finite = np.isfinite(mixed)

@@ -36,7 +36,7 @@ class ParquetCell(NamedTuple):
         return f"{self.path}@cell={self.group}.{self.row}.{self.column}"
 
     def open(self) -> BinaryIO:
-        """The bytes of the cell. Raises DataError where the file has no such cell."""
+        """The bytes of the cell. Raises DataError if the file has no such cell."""
         first = 0
         try:
             for batch in read_rows(open_parquet(self.path), [self.column], self.group):
@@ -128,7 +128,7 @@ def read_rows(file: Any, columns: list[str], group: int) -> Any:
 
 
 def value_in(batch: Any, column: str, row: int) -> Any:
-    """A cell of a record batch, or of a field of a struct, where ``column`` has a dot. None where it is null."""
+    """A cell of a record batch, or of a field of a struct, where ``column`` has a dot. None if it is null."""
     name, _, field = column.partition(".")
     value = batch.column(batch.schema.get_field_index(name))[row].as_py()
     return value[field] if field and value is not None else value

@@ -102,7 +102,7 @@ def require_raw(begin: bytes, rate: int) -> None:
 
 
 def hear_microphone(wanted_rate: int, lost: Lost) -> Iterator[Block]:
-    """Samples of the default microphone, until the iterator is closed. Raises UserError where there is none."""
+    """Samples of the default microphone, until the iterator is closed. Raises UserError if there is none."""
     with optional_import("a microphone is heard by sounddevice and PortAudio", "live"):
         import sounddevice
     waiting: queue.Queue[bytes] = queue.Queue(round(MOST_WAITING_SECONDS / BLOCK_SECONDS))

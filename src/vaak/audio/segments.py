@@ -118,7 +118,7 @@ class Segment(NamedTuple):
 class PlacedSegment(Segment):
     """A segment that is the same as one without a place; ``where`` is its file and line.
 
-    ``problem`` is why its times can't be used, which aren't read then; empty where they can.
+    ``problem`` is why its times can't be used, which aren't read then; empty if they can.
     """
 
     where = ""

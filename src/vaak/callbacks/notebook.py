@@ -66,7 +66,7 @@ class NotebookProgress:
 
 
 def curves_svg(curves: dict[str, list[tuple[int, float]]]) -> str:
-    """Return curves of ``(step, value)`` as SVG, with the ends of both axes; nothing where there is nothing to draw."""
+    """Return curves of ``(step, value)`` as SVG, with the ends of both axes; nothing if there is nothing to draw."""
     shown = {name: finite for name, points in curves.items() if (finite := _thinned(points))}
     points = [point for one in shown.values() for point in one]
     if len(points) < 2:

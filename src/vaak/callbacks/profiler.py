@@ -75,7 +75,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """The circumstances that advice depends on; ``cores`` are those of each process, ``mfu`` None where unknown."""
+    """The circumstances that advice depends on; ``cores`` are those of each process, ``mfu`` None if unknown."""
 
     num_workers: int
     cores: int
@@ -97,7 +97,7 @@ def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]
 
 
 def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> str | None:
-    """Return a line that says that training waits for data, and what to do; None where the time isn't worth a line."""
+    """Return a line that says that training waits for data, and what to do; None if the time isn't worth a line."""
     if shares["loading"] < MUCH_LOADING:
         return None
     waited, workers = f"{_percent(shares['loading'])} of the time is spent waiting for data", circumstances.num_workers

@@ -18,7 +18,7 @@ log = logging.getLogger("vaak")
 class FeatureRedrawCallback(Callback):
     """Sets the step's redraw interval; the redraw itself is part of the step.
 
-    Raises UserError where the configuration says otherwise. A model that draws no features is reported.
+    Raises UserError if the configuration says otherwise. A model that draws no features is reported.
     """
 
     def __init__(self, interval: int = 100) -> None:
@@ -44,7 +44,7 @@ class FeatureRedrawCallback(Callback):
 class GradientClippingCallback(Callback):
     """Sets the step's clipping: it changes numbers, so the step does it and not a callback.
 
-    Raises UserError where the configuration asks for another clipping than by default.
+    Raises UserError if the configuration asks for another clipping than by default.
     """
 
     def __init__(self, max_norm: float | None = 1.0, max_value: float | None = None) -> None:

@@ -178,7 +178,7 @@ def publish(
 
 
 def _require_format(opened: OpenedRun, format: str, quantization: str | None) -> ExportFormat:
-    """Return a format of the run's task. Raises UserError where it can't be written, or not with such weights."""
+    """Return a format of the run's task. Raises UserError if it can't be written, or not with such weights."""
     from vaak.runs.use import declared_formats, require_format, require_quantization
 
     require_format(opened.task, format)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def create_folder(folder: Path | None, option: str = "--output") -> None:
     """Create the folder that an ``option`` names, if any, before the work whose results go there.
 
-    Raises UserError where it can't be created or written to.
+    Raises UserError if it can't be created or written to.
     """
     try:
         if folder is not None:

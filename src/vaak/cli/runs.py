@@ -356,7 +356,7 @@ def report(
 
 
 def _serve(reports: Reports, port: int) -> None:
-    """Serve pages until Ctrl-C. Raises UserError where there is nothing to serve."""
+    """Serve pages until Ctrl-C. Raises UserError if there is nothing to serve."""
     from vaak.report.serve import HOST, make_server
 
     first = reports.find("/")

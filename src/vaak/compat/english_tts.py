@@ -321,7 +321,7 @@ class MPSGradScaler:
             self._overflow = True
 
     def step(self, optimizer: Optimizer) -> Any:
-        """Take the optimizer's step and return what it returns; None where a gradient overflowed and none is taken."""
+        """Take the optimizer's step and return what it returns; None if a gradient overflowed and none is taken."""
         if id(optimizer) not in self._unscaled:
             self.unscale_(optimizer)
         return None if self._overflow else optimizer.step()
@@ -353,7 +353,7 @@ def save_phoneme_processor(processor: PhonemeProcessor, checkpoint_dir: str | Pa
 
 
 def load_phoneme_processor(checkpoint_dir: str | Path) -> PhonemeProcessor:
-    """The processor in such a folder, or in a run's. Raises DataError where there is none."""
+    """The processor in such a folder, or in a run's. Raises DataError if there is none."""
     folder = Path(checkpoint_dir)
     prepared = folder / "prepared" / PROCESSOR_FILE
     return PhonemeProcessor.load(prepared if prepared.exists() else folder / PROCESSOR_FILE)

@@ -54,7 +54,7 @@ def save_checkpoint(  # noqa: PLR0913 (the original's)
     any order. The folder is the configuration's ``checkpoint_dir`` if none is given, or else ``checkpoints``.
 
     ``save_checkpoint(folder, snapshot)`` is the engine's. Raises UserError for what a checkpoint can't hold, and
-    CheckpointError where it can't be written.
+    CheckpointError if it can't be written.
     """
     if not isinstance(model, nn.Module):
         if not isinstance(optimizer, Snapshot):
@@ -91,7 +91,7 @@ def load_checkpoint(
 
     ``state`` of the result has ``epoch``, ``loss`` and ``config``. ``how`` are the engine's own arguments.
 
-    Raises CheckpointError where it is missing, damaged, of another model, or lacks what is to be restored.
+    Raises CheckpointError if it is missing, damaged, of another model, or lacks what is to be restored.
     """
     place = files.resolve_checkpoint(Path(path))
     snapshot = files.load_checkpoint(place, **how)

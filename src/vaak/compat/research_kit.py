@@ -144,7 +144,7 @@ class DistillationTrainer:
 
         ``data`` are examples ``(inputs, label)``, or these by split, put together by ``collate``
         (``vaak.SimpleTask``); ``training`` are options of ``vaak.fit``, such as ``epochs``. Raises what ``fit`` does,
-        and UserError where the models give logits of different shapes.
+        and UserError if the models give logits of different shapes.
         """
         trainer = Trainer(self.student_model, data, directory, loss=self.losses, collate=collate, **training)
         return trainer.train()
@@ -177,7 +177,7 @@ class MultiTaskTrainer:
     ) -> None:
         """``datasets`` are examples ``(inputs, label)`` of each task, or these by split; a weight not given is 1.
 
-        Raises UserError where models, datasets and weights aren't of the same tasks.
+        Raises UserError if models, datasets and weights aren't of the same tasks.
         """
         weights = dict(loss_weights or {})
         for name in {**models, **datasets, **weights}:
@@ -252,7 +252,7 @@ def _logits(model: nn.Module, batch: Batch) -> Tensor:
     """Return a model's logits for the inputs of a batch; the model may be one of transformers.
 
     Where rows are sequences, a ``forward`` with a mask among its parameters, or a second one that it requires, gets
-    theirs. Raises UserError where there is none, but the rows differ in length.
+    theirs. Raises UserError if there is none, but the rows differ in length.
     """
     found = model(batch["inputs"], *_mask_by_place(model, batch), **_mask_by_name(model, batch))
     logits: Tensor = getattr(found, "logits", found)

@@ -29,7 +29,7 @@ class Stages(Callback):
     def rate(self, optimizer: Optimizer | None, configured: Any) -> float | None:
         """The peak learning rate that was set in ``param_groups``, now or before an earlier training.
 
-        None where none was, or where what is ``configured`` has changed since. Raises UserError for groups that are to
+        None if none was, or where what is ``configured`` has changed since. Raises UserError for groups that are to
         have other rates than one option can say.
         """
         newly = None if optimizer is None else self._newly_set(optimizer)

@@ -111,7 +111,7 @@ class Section(BaseModel, metaclass=_OneLine):
     """One section of a configuration.
 
     ``bare`` names the field that a bare value stands for: ``optimizer: adamw`` is ``optimizer: {type: adamw}``.
-    ``resume_class`` is the class of its options that don't give their own; None where each must.
+    ``resume_class`` is the class of its options that don't give their own; None if each must.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
@@ -123,7 +123,7 @@ class Section(BaseModel, metaclass=_OneLine):
     def type_told_by(cls, values: Mapping[str, Any]) -> str | None:
         """The section's ``type`` that its other options tell, where none is given; None: the default.
 
-        Raises ValueError where they can't tell it, and must.
+        Raises ValueError if they can't tell it, and must.
         """
         return None
 

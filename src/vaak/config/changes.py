@@ -156,7 +156,7 @@ def resume_class(task: str, key: str) -> ResumeClass:
     >>> resume_class("lm", "training.optimizer.lr"), resume_class("lm", "training.callbacks.0.every")
     ('other numbers', 'other numbers')
 
-    Raises KeyError where the task has no such option.
+    Raises KeyError if the task has no such option.
     """
     return get_rule(task, key).always
 

@@ -128,7 +128,7 @@ def _missing_in_file(file: Path, name: str) -> str | None:
 def parse_source(source: bytes, filename: str) -> ast.Module:
     """Return the syntax tree of a file that was read; a sweep checks the same built-in losses for each of its runs.
 
-    Raises SyntaxError or ValueError where it isn't valid Python.
+    Raises SyntaxError or ValueError if it isn't valid Python.
     """
     # Until Python 3.11.8, a tree that another thread makes meanwhile (a traceback that it formats is
     # enough) ends this one in a SystemError (CPython, issue 106905). Only garbage collection lets that thread in.
@@ -141,7 +141,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
 
     ``builtin`` holds the short names with their ``package.module:Name``.
 
-    Raises UserError if there is none, and where it is another's and isn't trusted.
+    Raises UserError if there is none, and if it is another's and isn't trusted.
     """
     if ":" in reference:
         require_decided(find_code(reference, folder), reference)
@@ -179,7 +179,7 @@ def resolve_component(key: str, reference: str, folder: Path) -> Any:
 def check_options(
     key: str, name: str, found: Any, options: Mapping[str, Any], reserved: Collection[str] = ()
 ) -> list[str] | None:
-    """The options that a class or function has; None where it takes any. ``reserved`` are not for users to give.
+    """The options that a class or function has; None if it takes any. ``reserved`` are not for users to give.
 
     ``found`` is what the user called ``name``, and ``options`` are those given to it; an error names the ``key``.
 

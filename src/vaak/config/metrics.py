@@ -36,7 +36,7 @@ def _among(name: str, declared: Mapping[str, Metric]) -> Metric | None:
 
 
 def split_part(name: str) -> tuple[str, str]:
-    """Return a metric's name and the part of the data that it is of; the part is empty where it is of all.
+    """Return a metric's name and the part of the data that it is of; the part is empty if it is of all.
 
     A task of several comes first in a name, and its metrics are whole.
 
@@ -74,7 +74,7 @@ def is_fraction(name: str) -> bool:
 
 
 def get_unit(name: str) -> str:
-    """Return the unit that a metric is shown in; empty where it has none, or it isn't declared.
+    """Return the unit that a metric is shown in; empty if it has none, or it isn't declared.
 
     >>> get_unit("val_mcd_db"), get_unit("val_accuracy/number"), get_unit("val_loss")
     ('dB', '%', '')
@@ -119,7 +119,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def get_chance_level(name: str) -> float | None:
-    """Return a metric's value by guessing, also of a split or a part; None where it depends on the data.
+    """Return a metric's value by guessing, also of a split or a part; None if it depends on the data.
 
     >>> get_chance_level("val_pairs_accuracy"), get_chance_level("pairs_accuracy/gender"), get_chance_level("val_loss")
     (0.5, 0.5, None)
@@ -129,7 +129,7 @@ def get_chance_level(name: str) -> float | None:
 
 
 def chance_in_words(name: str) -> str:
-    """Return the value of a metric that guessing reaches, for people to read; empty where it isn't known."""
+    """Return the value of a metric that guessing reaches, for people to read; empty if it isn't known."""
     chance = get_chance_level(name)
     return "" if chance is None else in_words(name, chance)
 

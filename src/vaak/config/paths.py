@@ -138,7 +138,7 @@ def _find_run(file: Path) -> Path | None:
 
 
 def _started_in(run: Path) -> Path | None:
-    """The folder in which a run was started, as it wrote; None where it didn't."""
+    """The folder in which a run was started, as it wrote; None if it didn't."""
     try:
         folder = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8")).get("folder")
     except (OSError, ValueError, AttributeError):

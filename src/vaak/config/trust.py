@@ -121,7 +121,7 @@ def _judge_owner(file: Path) -> Doubt | None:
 
 
 _DECIDED: dict[str, Doubt | None] = {}
-"""Decisions about code, by its file or its reference: None where the user named it themselves, or trusts it."""
+"""Decisions about code, by its file or its reference: None if the user named it themselves, or trusts it."""
 _TRUSTED_PLACES: set[str] = set()
 """Real paths that configurations named which were loaded with trust."""
 
@@ -135,7 +135,7 @@ def decide(code: str, doubt: Doubt | None) -> None:
 
 
 def require_decided(code: str, reference: str) -> None:
-    """Raise UserError where code, which a configuration calls ``reference``, may not run."""
+    """Raise UserError if code, which a configuration calls ``reference``, may not run."""
     if (doubt := _DECIDED.get(code)) is not None:
         raise UserError(refusal(doubt, reference))
 

@@ -61,7 +61,7 @@ class Artifact:
     def read(self) -> dict[str, Any]:
         """Return the marker's content.
 
-        Raises DataError where it is missing, can't be read or is damaged, FormatError where another version wrote it.
+        Raises DataError if it is missing, can't be read or is damaged, FormatError if another version wrote it.
         """
         path, remedy = self.path, self.remedy or f"delete {self.folder} and run again"
         try:
@@ -88,7 +88,7 @@ class Artifact:
         return found
 
     def find(self) -> dict[str, Any] | None:
-        """Return the marker's content; None where it is missing, damaged or another version's."""
+        """Return the marker's content; None if it is missing, damaged or another version's."""
         try:
             return self.read()
         except DataError:
@@ -168,7 +168,7 @@ class Artifact:
 def only_writer(folder: Path, otherwise: str, about: Callable[[], str] = str) -> Iterator[None]:
     """Hold the lock of a folder, which is there, as long as a command works in it.
 
-    Raises UserError where another process has it, with what that is, what ``about`` returns of the folder, and what to
+    Raises UserError if another process has it, with what that is, what ``about`` returns of the folder, and what to
     do ``otherwise`` than to wait.
     """
     with contextlib.ExitStack() as stack:
@@ -217,7 +217,7 @@ def list_sizes(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
 def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
     """Describe the damage to the first file that is missing or has another size, with its path; None if none is.
 
-    Raises OSError where the folder can't be read.
+    Raises OSError if the folder can't be read.
     """
     for name, size in sizes.items():
         path = folder / name

@@ -187,7 +187,7 @@ class Batch:
     knows its own counts. ``indices[i]`` are the examples of row ``i``: one, or several where a plan packs them. In
     ``extra`` is what isn't a tensor: a list has an entry for each row, anything else (a tuple, say) is for the whole
     batch. ``check_rows`` checks all of this. ``step`` is the step of training that losses are computed for; None
-    outside of training. ``step_sums`` are those that the task's ``first_pass`` found in the whole step; None where
+    outside of training. ``step_sums`` are those that the task's ``first_pass`` found in the whole step; None if
     there was none.
     """
 
@@ -235,7 +235,7 @@ class Batch:
         return replace(self, tensors=pinned)
 
     def check_rows(self) -> None:
-        """Raises UserError where something doesn't have one entry per row, so that the batch couldn't be split."""
+        """Raises UserError if something doesn't have one entry per row, so that the batch couldn't be split."""
         rows = self.num_rows
         for kind, parts in (("tensors", self.tensors), ("counts", self.counts)):
             for name, part in parts.items():
@@ -256,7 +256,7 @@ class Batch:
     def split(self, num_chunks: int) -> list[Batch]:
         """At most ``num_chunks`` batches of consecutive rows whose losses and counts add up to this one's.
 
-        Raises UserError where a part of the batch can't be split by rows.
+        Raises UserError if a part of the batch can't be split by rows.
         """
         if num_chunks == 1:
             return [self]
@@ -285,13 +285,13 @@ _KINDS = {
 
 
 def require_kind(value: object, kind: type, where: str, expected: str = "") -> None:
-    """Raise UserError where what a task gave is of another kind; ``where`` is the call that gave it."""
+    """Raise UserError if what a task gave is of another kind; ``where`` is the call that gave it."""
     if not isinstance(value, kind):
         raise UserError(f"{where} gave {type_and_shape(value)}; expected {expected or _KINDS[kind.__name__]}")
 
 
 def require_terms(terms: object, where: str) -> None:
-    """Raise UserError where the losses of a task aren't terms by name."""
+    """Raise UserError if the losses of a task aren't terms by name."""
     require_kind(terms, dict, where)
     for name, term in cast("dict[str, object]", terms).items():
         require_kind(term, Term, f"the loss {name} of {where}")

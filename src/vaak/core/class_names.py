@@ -27,7 +27,7 @@ def get_class_names(features: Any) -> dict[str, tuple[str, ...]]:
 
 
 def class_names_in(schema: Any) -> dict[str, tuple[str, ...]]:
-    """Return the same of a Parquet file's ``schema_arrow``; none where its metadata say nothing of classes."""
+    """Return the same of a Parquet file's ``schema_arrow``; none if its metadata say nothing of classes."""
     try:
         about = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
         return get_class_names(about.get("info", {}).get("features"))

@@ -46,7 +46,7 @@ class HasColumns(Protocol):
     """A source of tables."""
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """The values of a column, in the order of ``read``. Raises UserError where it isn't there."""
+        """The values of a column, in the order of ``read``. Raises UserError if it isn't there."""
         ...
 
 
@@ -186,7 +186,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return ""
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """The values of a column, in the order of the entries. Raises UserError where the source has no columns."""
+        """The values of a column, in the order of the entries. Raises UserError if the source has no columns."""
         if not isinstance(self.source, HasColumns):
             raise UserError(f"{self.where} has no columns, so no {name} either")
         return self.source.column(split, name)

@@ -53,7 +53,7 @@ def requirements() -> tuple[tuple[str | None, Requirement], ...]:
 
 
 def find_extra(name: str, preferred: Collection[str] = ()) -> str | None:
-    """Return the extra with a package, which is named as it or as its module; None where none has it.
+    """Return the extra with a package, which is named as it or as its module; None if none has it.
 
     Of several, it is one of those preferred, else the one in ``FIRST_CHOICES``.
 

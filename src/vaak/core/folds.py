@@ -55,7 +55,7 @@ def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int,
 
     ``valid`` is the share of the training part that validates; ``seed`` and ``repeat`` give the order.
 
-    Raises UserError where there aren't enough examples of a stratum, or groups, for this number of folds.
+    Raises UserError if there aren't enough examples of a stratum, or groups, for this number of folds.
     """
     units = _units(examples)
     _require_enough(examples, units, folds)
@@ -169,7 +169,7 @@ def _require_enough(examples: Sequence[FoldExample], units: Sequence[_Unit], fol
 
 
 def _require_trained(examples: Sequence[FoldExample], places: dict[int, Place], folds: int) -> None:
-    """Raises UserError where a fold's evaluations have a stratum that its training doesn't have."""
+    """Raises UserError if a fold's evaluations have a stratum that its training doesn't have."""
     trained: list[set[str]] = [set() for _ in range(folds)]
     for number, place in places.items():
         for fold in range(folds):
@@ -236,7 +236,7 @@ class FoldSplits(Splits):
 
     @cached_property
     def _about(self) -> dict[str, Any]:
-        """The content of the file. Raises UserError where it can't be read, or has no such fold."""
+        """The content of the file. Raises UserError if it can't be read, or has no such fold."""
         try:
             found: dict[str, Any] = read_json(self.file)
             folds, repeats = found["folds"], found["repeats"]

@@ -39,7 +39,7 @@ class ReadFiles:
     """How many files of other kinds there are, by ending."""
 
     def lines(self) -> Iterator[str]:
-        """A line for each reason; none where nothing is left out."""
+        """A line for each reason; none if nothing is left out."""
         read = f"{self.where}: {self.num_read:,} file{' is' if self.num_read == 1 else 's are'} read"
         for why, names in self.left_out.items():
             number = f"{len(names):,} file{'' if len(names) == 1 else 's'}"

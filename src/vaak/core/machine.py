@@ -73,7 +73,7 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
 
 @cache
 def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Return whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
+    """Return whether the processor multiplies bf16 in hardware; None if the system doesn't say."""
     try:
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:
@@ -122,7 +122,7 @@ def number_after(name: str, text: bytes) -> int:
 
 
 class ControlGroup:
-    """One control group with a limit. Raises OSError where the folder isn't one, ValueError where it has no limit."""
+    """One control group with a limit. Raises OSError if the folder isn't one, ValueError if it has no limit."""
 
     def __init__(self, folder: Path, names: tuple[str, str, str]) -> None:
         limit, usage, prefix = names
@@ -252,7 +252,7 @@ def _read_memory(process: int, proc: Path = Path("/proc")) -> HostMemory:
 
 
 def nvidia_driver() -> str | None:
-    """The version of the driver of NVIDIA's GPUs; None where the system doesn't say."""
+    """The version of the driver of NVIDIA's GPUs; None if the system doesn't say."""
     try:
         return Path("/sys/module/nvidia/version").read_text().strip()
     except OSError:

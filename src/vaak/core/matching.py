@@ -66,7 +66,7 @@ def fold_name(name: str) -> str:
 def pair_names(references: Collection[str], others: Collection[str]) -> dict[str, str]:
     """Return, for each of the other names that has one, its reference: the equal one, or the only one alike.
 
-    Logs how many pairs differ in more than the ending. Raises DataError where a name could be that of two.
+    Logs how many pairs differ in more than the ending. Raises DataError if a name could be that of two.
     """
     known = set(references)
     pairs = {name: name for name in others if name in known}

@@ -12,7 +12,7 @@ class Metric:
     percent
         Whether it is a fraction, read as percent (an error rate may be above 1).
     higher
-        Whether more of it is better; None where neither is.
+        Whether more of it is better; None if neither is.
     chance
         What a guess has, where that doesn't depend on the data.
     unit

@@ -115,7 +115,7 @@ def secrets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def find_value(variable: str) -> str | None:
-    """The value of a variable that a configuration refers to; None where it isn't set.
+    """The value of a variable that a configuration refers to; None if it isn't set.
 
     What this process was given as an option stands in for the variable that its run refers to.
     """

@@ -220,7 +220,7 @@ def _rounding(observed: float) -> float:
 
 
 def scipy_stats() -> Any:
-    """The package's tests. Raises UserError where it is missing."""
+    """The package's tests. Raises UserError if it is missing."""
     with optional_import("this test needs SciPy", "study"):
         from scipy import stats
     return stats

@@ -55,7 +55,7 @@ class Splits:
         return self.ranges.get(split, (0.0, 1.0)) == (0.0, 1.0)
 
     def of(self, *names: str) -> str | None:
-        """Return the split of an entry of the train split with these names; None where they belong to several."""
+        """Return the split of an entry of the train split with these names; None if they belong to several."""
         found = {self.at(to_fraction(hash_text(name))) for name in names}
         return found.pop() if len(found) == 1 else None
 
@@ -95,7 +95,7 @@ class CountedSplits(Splits):
 
     @cached_property
     def ranges(self) -> Ranges:  # type: ignore[override]  # known when the names have been read, once
-        """The range of each split, between the hashes of the names. Raises UserError where none is left for train."""
+        """The range of each split, between the hashes of the names. Raises UserError if none is left for train."""
         if "train" not in self.given:
             return {}
         places = sorted({to_fraction(hash_text(name)) for name in self._names_given()})

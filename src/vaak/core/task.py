@@ -434,7 +434,7 @@ class Task:
         missing(self, "meters(split)")
 
     def split_contents(self, split: str) -> SplitContents | None:
-        """Return how much of a split was read and left out; None where that isn't known."""
+        """Return how much of a split was read and left out; None if that isn't known."""
         return None
 
     def baselines(self, split: str) -> Baselines:
@@ -488,7 +488,7 @@ def missing(whose: object, method: str) -> NoReturn:
 
 
 def require_dataset(value: object, where: str) -> None:
-    """Raises UserError where what a task gave is not a dataset, or one without its lengths or its fingerprint."""
+    """Raises UserError if what a task gave is not a dataset, or one without its lengths or its fingerprint."""
     if not hasattr(value, "example"):
         require_kind(value, Dataset, where)
     for name in ("lengths", "fingerprint"):

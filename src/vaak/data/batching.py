@@ -39,7 +39,7 @@ LARGEST_PLAN = 2**24
 def training_planner(config: TrainingConfig, dataset: Dataset, largest: int = LARGEST_PLAN) -> Planner:
     """The planner of a run's training examples, with its curriculum if it has one; it plans ``largest`` at once.
 
-    Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
+    Raises what ``make_planner`` raises, and UserError if the data have no such difficulty.
     """
     batching, batch_size, seed, number = config.batching, config.batch_size, config.random_seed, len(dataset.lengths)
     if batching.shard_size is None:
@@ -153,7 +153,7 @@ def make_planner(  # noqa: PLR0913 (what each kind of batch reads of a dataset)
     batches. ``batch_size`` is the rows of a microbatch, ``row_capacity`` the length of a packed row, and ``seed`` draws
     the order. ``members`` are the examples' numbers among all, for errors.
 
-    Raises DataError for an empty dataset or an example that fits in no batch; UserError where the data can't be
+    Raises DataError for an empty dataset or an example that fits in no batch; UserError if the data can't be
     planned this way.
     """
     if batching.type == "bucketed":

@@ -37,7 +37,7 @@ class ExampleCost:
 
 
 def measure_examples(dataset: Dataset, seed: int) -> ExampleCost | None:
-    """Make some examples, from all over the dataset, for a third of a second at most; None where none can be made.
+    """Make some examples, from all over the dataset, for a third of a second at most; None if none can be made.
 
     The first one isn't counted where there is time for others: it imports what reads audio.
     """

@@ -408,7 +408,7 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
     """Within this context, turn the loss of a worker into a UserError, and kill the other workers.
 
     ``signs`` are further exceptions that only a lost worker can cause here, such as one that dies while it sends a
-    batch. Raises HostMemoryError where the worker met a limit of the machine.
+    batch. Raises HostMemoryError if the worker met a limit of the machine.
     """
     kinds: tuple[type[Exception], ...] = (RuntimeError, OSError, *signs)
     try:

@@ -3,7 +3,7 @@
 ::
 
     indices            7 2 | 5 | 1 0 | 3 | 6 4      example indices, row after row
-    row_starts         0     2   3     5   6   8    offsets into indices; None where every row is one example
+    row_starts         0     2   3     5   6   8    offsets into indices; None if every row is one example
     microbatch_starts  0         2           4  5   offsets into rows
 
 A plan is a pure function of (seed, epoch), knows nothing of ranks, and has the same number of microbatches in every
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 class BatchPlan:
     """The microbatches of one epoch, in the order in which they are trained on.
 
-    ``passes`` numbers, for each microbatch, the pass over the examples that it belongs to; None where an epoch is one.
+    ``passes`` numbers, for each microbatch, the pass over the examples that it belongs to; None if an epoch is one.
     """
 
     indices: np.ndarray

@@ -28,7 +28,7 @@ class _OverdueError(BaseException):
 
 @contextlib.contextmanager
 def waited_for() -> Iterator[None]:
-    """Within this context, a batch is waited for. Raises UserError where it doesn't come in time after a signal."""
+    """Within this context, a batch is waited for. Raises UserError if it doesn't come in time after a signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -53,7 +53,7 @@ _said: set[str] = set()
 class Sent:
     """An object that other processes get as bytes; ``received`` is it, there.
 
-    Raises NotSendableError where it can't be pickled, or takes more than ``limit`` bytes.
+    Raises NotSendableError if it can't be pickled, or takes more than ``limit`` bytes.
     """
 
     def __init__(self, content: object, limit: int | None = None) -> None:
@@ -70,7 +70,7 @@ class Sent:
         self.content = buffer.getvalue()
 
     def received(self) -> Any:
-        """Return the object, made in this process. Raises UserError where it can't be."""
+        """Return the object, made in this process. Raises UserError if it can't be."""
         try:
             for file in self.files:
                 import_file(file)
@@ -172,7 +172,7 @@ def how_to_start(dataset: Any, name: str, options: PerformanceConfig) -> tuple[B
     """Return by which context workers are started, and what they read with instead of ``dataset``.
 
     Left open, that is fork, or forkserver once CUDA has started in this process, if the dataset can be sent. Why it
-    can't is logged, with its ``name``. Raises UserError where the options name a way that doesn't work.
+    can't is logged, with its ``name``. Raises UserError if the options name a way that doesn't work.
     """
     methods = multiprocessing.get_all_start_methods()
     named = options.multiprocessing_context

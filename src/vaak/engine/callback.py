@@ -184,7 +184,7 @@ class StepReport:
 
     ``sums`` holds each named term, and ``units`` the unit whose count in ``counts`` it is divided by. Sums and the
     gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only logging does it.
-    ``skipped`` says why the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a
+    ``skipped`` says why the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None if they did. For a
     step with several objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this
     rank saw a loss that isn't a sum over examples. ``seconds`` is the time since the report before, of which
     ``excluded_seconds`` passed in what was due between the steps: evaluations, and the making of checkpoints; in

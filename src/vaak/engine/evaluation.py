@@ -122,7 +122,7 @@ class Evaluator:
         Every batch is computed in ``num_chunks`` chunks. When memory runs out, ``divide(num_chunks, reason)`` is called
         and the split is evaluated again in twice as many. The model and its parts keep the modes they had.
 
-        Raises EvaluationInterruptedError where ``wanted()`` holds on any rank, UserError where one row alone doesn't
+        Raises EvaluationInterruptedError if ``wanted()`` holds on any rank, UserError if one row alone doesn't
         fit.
         """
         plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
@@ -142,7 +142,7 @@ class Evaluator:
     def rehearse(self, model: nn.Module, split: str, num_chunks: int = 1, divide: Divide = _log_division) -> set[str]:
         """Evaluate the longest batch of ``split`` alone, or that of each part, on this rank; return the metrics' names.
 
-        What would fail in the first evaluation, hours later, fails now. The names are empty where these batches don't
+        What would fail in the first evaluation, hours later, fails now. The names are empty if these batches don't
         make metrics. The meters are told that it is a rehearsal, so that those of models that write bound their texts.
         """
         plan, parts, sums = self._plan(split), self.task.dataset(split).parts, Counter[str]()

@@ -37,7 +37,7 @@ UNITS_OF_WORK = ("token", "frame")
 
 @dataclass(frozen=True)
 class Peak:
-    """Dense TFLOP/s of a GPU without sparsity; None where its tensor cores don't support the type."""
+    """Dense TFLOP/s of a GPU without sparsity; None if its tensor cores don't support the type."""
 
     fp32: float
     tf32: float | None
@@ -72,7 +72,7 @@ papers of GA102 and AD102, tensor cores that add up in fp32.
 
 
 def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
-    """Return what a GPU of this name could do at most, operations a second; None where that isn't known.
+    """Return what a GPU of this name could do at most, operations a second; None if that isn't known.
 
     ``precision`` is "no", bf16 or fp16; with "no", matrices are multiplied in TF32 or in fp32.
 

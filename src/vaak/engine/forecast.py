@@ -76,7 +76,7 @@ class StepForecast:
 
 
 def steps_at_most(task: Task, training: TrainingConfig, enough: float = math.inf) -> StepForecast | None:
-    """The most steps that training on the sources of a task may have; None where only preparing tells.
+    """The most steps that training on the sources of a task may have; None if only preparing tells.
 
     Reading stops where there are ``enough`` steps. Raises what reading the sources raises.
     """
@@ -105,9 +105,9 @@ def rows_at_least(task: Task, training: TrainingConfig) -> int:
 
 
 def check_warmup(task: Task, training: TrainingConfig) -> str | None:
-    """What can't be known yet of a warm-up that must fit into training, if it is so; None where it is known to fit.
+    """What can't be known yet of a warm-up that must fit into training, if it is so; None if it is known to fit.
 
-    Raises UserError where it is longer than training can be.
+    Raises UserError if it is longer than training can be.
     """
     scheduler = training.scheduler
     if scheduler.long_warmup == "shorten" or scheduler.warmup_steps < 2 or training.max_steps is not None:
@@ -126,7 +126,7 @@ def check_warmup(task: Task, training: TrainingConfig) -> str | None:
 
 
 def require_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
-    """Raise UserError where a warm-up that isn't to be shortened is longer than training can be."""
+    """Raise UserError if a warm-up that isn't to be shortened is longer than training can be."""
     check_warmup(task, training)
 
 

@@ -221,7 +221,7 @@ class GradientPass:
 
         Microbatches are divided by ``chunk_rules``. Out of memory, all is computed again in chunks half as large.
         ``scale`` is that of an fp16 loss; ``over_ranks`` adds up what a first pass has found in each microbatch. Raises
-        UserError where one row alone doesn't fit, or a loss isn't a sum; then no rule is left of what was tried.
+        UserError if one row alone doesn't fit, or a loss isn't a sum; then no rule is left of what was tried.
         """
         try:
             data = self.after_first_pass(chunk_rules, data, gradients.restart, over_ranks)
@@ -462,7 +462,7 @@ MAIN = ""
 def list_objectives(task: Task, model: nn.Module) -> tuple[Objective, ...]:
     """Return the objectives of a task, in order; ``task.losses`` over all of the model where it names none.
 
-    Raises UserError where a parameter that is trained belongs to no objective, or to two.
+    Raises UserError if a parameter that is trained belongs to no objective, or to two.
     """
     if not task.objectives:
         losses = _check_terms(task.losses, f"{type(task).__name__}.losses(model, batch)")

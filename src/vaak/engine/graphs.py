@@ -111,7 +111,7 @@ class ShapeGraphs:
     _has_told_limit: bool = False
 
     def compute(self, work: Work) -> Gradient | None:
-        """Return the terms and the gradient of a microbatch; None where they are to be computed without a graph.
+        """Return the terms and the gradient of a microbatch; None if they are to be computed without a graph.
 
         There is an entry for each parameter, and the tensors belong to the caller. Raises what memory that runs out in
         the first try does.
@@ -335,7 +335,7 @@ INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_
 
 
 def why_not_capturable(operator: Any, args: Any, kwargs: dict[str, Any]) -> str | None:
-    """Return why an operator can't be captured, as a predicate of "the losses"; None where it can.
+    """Return why an operator can't be captured, as a predicate of "the losses"; None if it can.
 
     A number on the CPU would be the same in every replay, so an operator may not take one from a tensor there.
     """

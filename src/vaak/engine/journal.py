@@ -99,7 +99,7 @@ class SkippedExamples:
 
 
 def _parse_key(entry: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Epoch, index and occurrence of a skipped example. Raises ValueError where one isn't a number."""
+    """Epoch, index and occurrence of a skipped example. Raises ValueError if one isn't a number."""
     epoch, index, occurrence = (entry.get(name, default) for name, default in PLACE_KEYS)
     if not (type(epoch) is type(index) is type(occurrence) is int):
         raise ValueError(entry)

@@ -110,7 +110,7 @@ class Band(IntEnum):
 def choose_thresholds(device: torch.device, given: Sequence[float] | None = None) -> Thresholds:
     """The thresholds given, or else the device's own.
 
-    Raises UserError where those given are not three increasing fractions.
+    Raises UserError if those given are not three increasing fractions.
     """
     if given is None:
         return THRESHOLDS.get(device.type, THRESHOLDS["cuda"])

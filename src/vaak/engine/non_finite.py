@@ -39,9 +39,9 @@ class SuspectExample:
 class NonFinite:
     """The first number in a step that was not finite, as far as this rank's microbatches show it.
 
-    ``finding`` is None where each chunk by itself is finite: then it is their sum, or another rank's. ``losses`` are
+    ``finding`` is None if each chunk by itself is finite: then it is their sum, or another rank's. ``losses`` are
     the totals of the chunk it was found in, ``examples`` those that show it by themselves. ``record`` is the file that
-    says all this, None where it could not be written.
+    says all this, None if it could not be written.
     """
 
     step: int

@@ -147,7 +147,7 @@ class FileLayout:
         return cls(name, tuple(order), header + b" " * (-len(header) % 8), end)
 
     def write(self, folder: Path, chunks: Iterator[torch.Tensor]) -> None:
-        """Write the file from the next of ``chunks``. Raises OSError where it can't be written."""
+        """Write the file from the next of ``chunks``. Raises OSError if it can't be written."""
         with (folder / self.name).open("xb") as file:
             file.write(len(self.header).to_bytes(8, "little") + self.header)
             left = self.nbytes

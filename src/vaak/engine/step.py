@@ -87,7 +87,7 @@ class Step:
     def __call__(self, state: State, data: StepData) -> StepReport:
         """Take the step that follows ``state.position``.
 
-        Raises NonFiniteError, on every rank, where too many steps weren't finite, and UserError where memory runs
+        Raises NonFiniteError, on every rank, where too many steps weren't finite, and UserError if memory runs
         out; the state is then unchanged.
         """
         assert data.step == state.position.step + 1, f"data of step {data.step} after step {state.position.step}"
@@ -285,7 +285,7 @@ def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
 class NumbersOnDevice:
     """Numbers that a GPU computes, and decides by whether weights are updated, before the program has read them.
 
-    The update is started before the program waits, and changes nothing where ``found_inf`` is 1, since a number isn't
+    The update is started before the program waits, and changes nothing if ``found_inf`` is 1, since a number isn't
     finite: weights and moments keep their bits. The wait is for the numbers, not for what was started after them.
     """
 
@@ -320,7 +320,7 @@ def read_numbers(
 
 
 def reason_to_skip(loss_scale: LossScale, numbers: list[float]) -> str | None:
-    """Return why this step must not reach the weights, ``non_finite`` or ``overflow`` of fp16; None where it may.
+    """Return why this step must not reach the weights, ``non_finite`` or ``overflow`` of fp16; None if it may.
 
     Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
     or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: the ``numbers``,

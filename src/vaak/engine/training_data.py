@@ -143,7 +143,7 @@ class TrainingData:
     def dummy_batch(self) -> Batch:
         """The smallest microbatch that can be read, for a rank that computes because others do.
 
-        Raises DataError where there is none.
+        Raises DataError if there is none.
         """
         if self._smallest is not None:
             return self._smallest

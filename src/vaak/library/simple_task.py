@@ -48,7 +48,7 @@ def padded(examples: list[Any]) -> Batch:
     >>> batch["inputs"].tolist(), batch["inputs_mask"].sum().item(), batch["targets"].tolist()
     ([[3, 1, 2], [5, 0, 0]], 4, [0, 1])
 
-    Raises UserError where a field isn't of one kind in all examples.
+    Raises UserError if a field isn't of one kind in all examples.
     """
     rows = [get_fields(example) for example in examples]
     batch = Batch({}, {EXAMPLE: torch.ones(len(rows))})

@@ -56,7 +56,7 @@ class History(list[dict[str, Any]]):
         return History(record for record in self if kind in (None, record["kind"]))
 
     def table(self) -> dict[str, list[Any]]:
-        """Return the columns by name (``clock.seconds``), each with a value for each record, None where it has none."""
+        """Return the columns by name (``clock.seconds``), each with a value for each record, None if it has none."""
         rows = [dict(_flat(record)) for record in self]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
@@ -92,7 +92,7 @@ class TrainedRun:
 
     @property
     def tokenizer(self) -> Any:
-        """The task's tokenizer; None where it has none, or one for each side."""
+        """The task's tokenizer; None if it has none, or one for each side."""
         return getattr(self.task, "tokenizer", None)
 
     @property
@@ -101,7 +101,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics of the last evaluation; none where there was none."""
+        """The metrics of the last evaluation; none if there was none."""
         last = self.history("evaluation")[-1:]
         return Metrics({name: value for one in last for name, value in one.items() if isinstance(value, float)})
 
@@ -113,7 +113,7 @@ class TrainedRun:
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
         """A matplotlib figure of losses and figures over steps, written to ``path`` where one is given.
 
-        Raises UserError where matplotlib is missing.
+        Raises UserError if matplotlib is missing.
         """
         return draw_histories({"": self.history}, str(self.directory), None if path is None else Path(path))
 

@@ -349,7 +349,7 @@ LIGER_DEVICES = ("cuda",)
 def liger_cross_entropy(head: HeadInputs, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """The first sum of ``head_cross_entropy``, by the Triton kernels of liger-kernel.
 
-    Raises UserError where it isn't installed, and on other devices than CUDA.
+    Raises UserError if it isn't installed, and on other devices than CUDA.
     """
     if head.hidden.device.type not in LIGER_DEVICES:
         raise UserError(f"training.performance.logits: liger runs on CUDA, and this is {head.hidden.device.type}")

@@ -71,7 +71,7 @@ def best_path(
 
     With ``within``, the text is somewhere within the audio: speech before and after it costs nothing. For long texts,
     only ``width`` places around the best one are examined in each frame; more where the path comes near the edge of
-    these. None where the text doesn't fit the frames, or is so far from the speech that the path can't be found within
+    these. None if the text doesn't fit the frames, or is so far from the speech that the path can't be found within
     MOST_STATES.
 
     Source: Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-End Speech Recognition",
@@ -94,7 +94,7 @@ def best_path(
 def _path_in_band(
     log_probs: np.ndarray, classes: np.ndarray, blank: int, within: bool, width: int
 ) -> np.ndarray | None:
-    """The best path among ``width`` places a frame; None where it touches the edge, or doesn't reach the end."""
+    """The best path among ``width`` places a frame; None if it touches the edge, or doesn't reach the end."""
     num_frames, last = len(log_probs), len(classes) - 1
     skips = np.zeros(len(classes), bool)
     skips[2:] = (classes[2:] != blank) & (classes[2:] != classes[:-2])

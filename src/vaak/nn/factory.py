@@ -67,7 +67,7 @@ class ModelFactory:
         ``vocab_size`` is the source's; the target's is the same unless given. The lengths are needed by learned
         positions alone.
 
-        Raises UserError where embeddings can't be shared, or the lengths are missing.
+        Raises UserError if embeddings can't be shared, or the lengths are missing.
         """
         config = self.config
         if isinstance(config, EncoderDecoderConfig):
@@ -104,7 +104,7 @@ POSITIONS = ("none", "rotary", "alibi")
 class Attention(nn.Module):
     """One layer of attention: tokens in, tokens out; with ``memory_width`` it looks at vectors of that width.
 
-    Raises UserError where options are wrong.
+    Raises UserError if options are wrong.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Attention(nn.Module):
 def encoder(*, max_length: int | None = None, **options: Any) -> Stack:
     """A stack that sees both sides: ``encoder(d_model=64, num_layers=2, num_heads=4)(x, mask=mask)``.
 
-    ``max_length`` is needed by learned positions. Raises UserError where options are wrong.
+    ``max_length`` is needed by learned positions. Raises UserError if options are wrong.
     """
     return ModelFactory({**options, "model_type": "encoder"}).create_encoder(max_length=max_length)
 
@@ -186,7 +186,7 @@ def encoder(*, max_length: int | None = None, **options: Any) -> Stack:
 def decoder(*, memory_width: int | None = None, max_length: int | None = None, **options: Any) -> Stack:
     """A stack that sees no later token; with ``memory_width`` it looks at an encoder's output of that width.
 
-    ``max_length`` is needed by learned positions. Raises UserError where options are wrong.
+    ``max_length`` is needed by learned positions. Raises UserError if options are wrong.
     """
     factory = ModelFactory({**options, "model_type": "decoder"})
     return factory.create_decoder(memory_width=memory_width, max_length=max_length)

@@ -322,7 +322,7 @@ def load_terms(loads: Mapping[str, Tensor], logged_terms: Container[str]) -> dic
 
 
 def compute_load_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return how evenly tokens are spread over experts, by the loads among ``sums``; empty where there are none.
+    """Return how evenly tokens are spread over experts, by the loads among ``sums``; empty if there are none.
 
     Each expert's share of a layer's choices; ``max_violation``, how far the largest load is above an equal one, as a
     mean over layers (Wang et al. 2024, equation 4); ``dead_experts``, the number that no token chose.

@@ -21,7 +21,7 @@ LARGEST_INT8 = 127
 
 
 def require_int8(device: torch.device) -> None:
-    """Raise UserError where products of 8-bit integers aren't available."""
+    """Raise UserError if products of 8-bit integers aren't available."""
     if device.type != "cpu":
         raise UserError(f"--precision int8: it is for CPUs, and the device is {device.type}; use bf16, or --device cpu")
     if torch.backends.quantized.engine == "none":

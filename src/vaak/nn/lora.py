@@ -49,7 +49,7 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
     """The model, frozen but for the modules ``also_trained``, with low-rank adapters of its layers; None adds none.
 
     They are drawn from torch's default generator. Default targets are those that the model's family has. Raises
-    UserError where peft isn't installed, or a name of ``options.targets`` is that of no layer outside of
+    UserError if peft isn't installed, or a name of ``options.targets`` is that of no layer outside of
     ``also_trained``.
     """
     if options is None:
@@ -210,7 +210,7 @@ def follow_stored_types(model: nn.Module, tensors: Mapping[str, Tensor]) -> None
     """Keep vectors of tokens in fp32 where ``tensors``, those of a checkpoint, have them so; in place.
 
     They are of a run in four bits that was begun before these were kept in bf16: it resumes with the same bits. Raises
-    UserError where several processes have parts of them.
+    UserError if several processes have parts of them.
     """
     if not any(isinstance(one, FrozenEmbedding) for one in model.modules()):
         return
@@ -287,7 +287,7 @@ def linear_layers(model: nn.Module, besides: Iterable[str] = ()) -> list[str]:
 
 
 def require_layers(section: str, linear: Iterable[str], options: LoraConfig) -> None:
-    """Raises UserError where a name of ``options.targets`` is that of none of the ``linear`` layers."""
+    """Raises UserError if a name of ``options.targets`` is that of none of the ``linear`` layers."""
     names = list(linear)
     layers = sorted({name.rpartition(".")[2] for name in names})
 
@@ -429,7 +429,7 @@ def write_adapter(
     texts, or tensors. ``kind`` is peft's type of task, by which ``AutoPeftModelFor…`` know the base's class; or, where
     peft has none, that class in transformers, for ``AutoPeftModel``.
 
-    Raises UserError where there are none, or the folder has something in it.
+    Raises UserError if there are none, or the folder has something in it.
     """
     if not adapters or options is None:
         raise UserError("this model has no low-rank adapters (model.lora, model.experts); export it as hf")
@@ -486,7 +486,7 @@ def write_own_adapter(
 
     ``base`` is the run that it began with; the modules ``whole`` were trained whole, and are written, too.
 
-    ``options`` are those of the adapters. Raises UserError where there are none, or ``folder`` has something in it.
+    ``options`` are those of the adapters. Raises UserError if there are none, or ``folder`` has something in it.
     """
     adapters = list(iterate_adapters(model))
     modules = {name: model.get_submodule(name) for name in whole}

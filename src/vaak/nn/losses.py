@@ -200,7 +200,7 @@ def make_loss(config: LossConfig, folder: Path | None = None, logits: Logits = "
 def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxiliary:
     """An auxiliary loss by its name or its class; one with the arguments of a main loss is used as a main loss is.
 
-    Raises UserError where there is none, it doesn't have one of the options, or takes other arguments.
+    Raises UserError if there is none, it doesn't have one of the options, or takes other arguments.
     """
     key = f"{AUXILIARY}.{name}"
     reference, options = (about.type, about.options) if isinstance(about, AuxiliaryLoss) else (name, {})
@@ -229,7 +229,7 @@ ARGUMENTS, MASKED_ARGUMENTS = ("outputs", "targets"), ("outputs", "targets", "va
 def _require_arguments(key: str, reference: str, loss: Any, allowed: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     """Return which of the ``allowed`` arguments a loss is called with; one that defines ``valid`` takes all four.
 
-    Raises UserError where it accepts none.
+    Raises UserError if it accepts none.
     """
     called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
@@ -300,7 +300,7 @@ def losses_of_logits(
 
 
 def _term(name: str, found: Any) -> Term:
-    """The result of an auxiliary loss. Raises UserError where it is not a sum with its unit."""
+    """The result of an auxiliary loss. Raises UserError if it is not a sum with its unit."""
     if not (isinstance(found, Term) and isinstance(found.total, Tensor) and found.total.ndim == 0):
         raise UserError(
             f"{AUXILIARY}.{name} gives {type(found).__name__}; expected vaak.core.batch.Term with the sum of the loss, "
@@ -332,7 +332,7 @@ def auxiliary_losses(config: LossConfig, of_the_task: Iterable[str] = ()) -> dic
 
 
 def _list_options(found: type[nn.Module]) -> list[str] | None:
-    """The names of a class's options; None where it takes any."""
+    """The names of a class's options; None if it takes any."""
     if found.__init__ is nn.Module.__init__:
         return []
     parameters: list[Any] = list(inspect.signature(found).parameters.values())

@@ -142,7 +142,7 @@ def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
 
 
 def project_joined(x: Tensor, *layers: nn.Module) -> Tensor | None:
-    """Return the outputs of linear layers for ``x``, side by side, by one product; None where each is to be called.
+    """Return the outputs of linear layers for ``x``, side by side, by one product; None if each is to be called.
 
     It is for small ones, in training on CUDA: there are a third of the products, forward and backward, and nothing has
     to be added up for ``x``.
@@ -257,7 +257,7 @@ def _count(weights: Sequence[Tensor | None]) -> int:
 
 
 def _list_rounded(modules: tuple[nn.Module, ...]) -> list[tuple[nn.Module, str]]:
-    """Return the layers and the names of their parameters that autocast would round; none where nothing is rounded."""
+    """Return the layers and the names of their parameters that autocast would round; none if nothing is rounded."""
     module = modules[0]
     if not (module.training and torch.is_grad_enabled() and torch.is_autocast_cache_enabled()):
         return []

@@ -62,7 +62,7 @@ def some_tokens(vocab_size: int, num_rows: int, length: int, names: Sequence[str
 def write_onnx(path: Path, exported: OnnxModule) -> float:
     """Write the file at ``path``; return the largest difference between its outputs and PyTorch's.
 
-    Raises UserError where onnx, onnxscript or onnxruntime is missing, the module can't be exported, or outputs differ.
+    Raises UserError if onnx, onnxscript or onnxruntime is missing, the module can't be exported, or outputs differ.
     """
     try:
         import onnxruntime
@@ -111,7 +111,7 @@ class _AnyInputs(nn.Module):
 
 
 def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]) -> float:
-    """Return how far the outputs for ``inputs`` are from PyTorch's. Raises UserError where that is too far."""
+    """Return how far the outputs for ``inputs`` are from PyTorch's. Raises UserError if that is too far."""
     with torch.inference_mode():
         expected = [one.numpy() for one in exported.module(*inputs.values())]
     try:

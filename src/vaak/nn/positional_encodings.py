@@ -426,11 +426,11 @@ class Positions(nn.Module):
         return placed
 
     def rotation(self, positions: Int[Tensor, "#batch time"]) -> Rotation | None:
-        """Return the rotation of queries and keys at these positions; None where they aren't rotated."""
+        """Return the rotation of queries and keys at these positions; None if they aren't rotated."""
         return None if self.config.position_type != "rotary" else self._rotate_at(positions)
 
     def rotation_from_start(self, x: Float[Tensor, "batch time width"]) -> Rotation | None:
-        """Return the rotation of queries and keys at the positions 0, 1, …; None where they aren't rotated."""
+        """Return the rotation of queries and keys at the positions 0, 1, …; None if they aren't rotated."""
         if self.config.position_type != "rotary":
             return None
         return rotation_from_start(x, self.config.head_width, self.config.rope_theta, self._scaling)

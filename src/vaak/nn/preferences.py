@@ -28,7 +28,7 @@ class DirectPreference(nn.Module):
     per = "pair"
 
     def __init__(self, beta: float = 0.1, label_smoothing: float = 0.0) -> None:
-        """Raises ValueError where ``beta`` isn't above 0, or ``label_smoothing`` isn't from 0 to below 0.5."""
+        """Raises ValueError if ``beta`` isn't above 0, or ``label_smoothing`` isn't from 0 to below 0.5."""
         super().__init__()
         if not beta > 0:
             raise ValueError(f"beta is {beta}; it must be above 0")
@@ -54,7 +54,7 @@ class OddsRatio(nn.Module):
     per = "pair"
 
     def __init__(self, weight: float = 0.1) -> None:
-        """Raises ValueError where ``weight`` isn't above 0."""
+        """Raises ValueError if ``weight`` isn't above 0."""
         super().__init__()
         if not weight > 0:
             raise ValueError(f"weight is {weight}; it must be above 0")

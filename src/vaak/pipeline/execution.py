@@ -79,7 +79,7 @@ def collect_dependencies(stage: Stage, options: Options, digests: Mapping[str, s
 def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> StageStatus:
     """Return the state of a stage in its folder, given what its results depend on now; ``forced``, it starts again.
 
-    Raises UserError where the folder is someone else's.
+    Raises UserError if the folder is someone else's.
     """
     begun, manifest = (_marker(folder, name).find() for name in (BEGUN, MANIFEST))
     before = manifest or begun
@@ -126,7 +126,7 @@ def _changes(before: Parts, now: Parts) -> Iterator[str]:
 
 
 def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
-    """Size and SHA-256 of every output. Raises UserError where the body didn't make one."""
+    """Size and SHA-256 of every output. Raises UserError if the body didn't make one."""
     sizes = list_sizes(folder, leave_out={MANIFEST, BEGUN})
     found = {}
     for declared in stage.outputs:
@@ -203,7 +203,7 @@ def make_ready(standing: StageStatus, job: Job) -> Path | None:
 
 
 def run_body(pipeline: Pipeline, job: Job) -> None:
-    """Run a stage's body in its folder, and write its manifest. Raises UserError where the disk is full."""
+    """Run a stage's body in its folder, and write its manifest. Raises UserError if the disk is full."""
     stage, options = pipeline.stage(job.stage), from_options(pipeline.options, job.values, pipeline.name)
     memory, begun = host_memory(), time.monotonic()
     memory.reset_peak()
@@ -247,7 +247,7 @@ def release_memory() -> None:
 def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> None:
     """Run a stage's body in a new process, which ends with this one; ``find`` gives the pipeline there.
 
-    Raises UserError as the body does and where the process was killed, SystemExit where it failed by a bug.
+    Raises UserError as the body does and if the process was killed, SystemExit where it failed by a bug.
     """
     # A forked child would inherit threads and a CUDA context that don't work in it.
     context = multiprocessing.get_context("spawn")

@@ -39,7 +39,7 @@ class Helpers:
     """The other processes, as rank 0 sees them; each order is carried out by all of them at once."""
 
     def __init__(self, directory: Path, world_size: int) -> None:
-        """Begin a folder of orders. Raises UserError where the processes don't meet."""
+        """Begin a folder of orders. Raises UserError if the processes don't meet."""
         from vaak.engine.distributed.ranks import START_SECONDS, common_word
 
         shutil.rmtree(directory / ORDERS_FOLDER, ignore_errors=True)
@@ -63,7 +63,7 @@ class Helpers:
         self._write({"call": f"{function.__module__}:{function.__name__}", "values": values})
 
     def wait_for(self, is_done: Callable[[], bool]) -> None:
-        """Wait for what the others do. Raises UserError where one of them has ended."""
+        """Wait for what the others do. Raises UserError if one of them has ended."""
         while not is_done():
             if lost := [rank for rank in range(1, self.world_size) if _has_ended(self.folder / f"rank-{rank}.json")]:
                 raise UserError(f"rank {lost[0]} has ended, and so this one; see its output, then add --resume")
@@ -86,7 +86,7 @@ class Helpers:
 def help_rank_0(directory: Path) -> None:
     """Carry out the orders of rank 0 until it says that the pipeline has ended.
 
-    Raises UserError where it has ended without a word, and RemoteError after its error.
+    Raises UserError if it has ended without a word, and RemoteError after its error.
     """
     from vaak.engine.distributed.launcher import has_ended, own_place
     from vaak.engine.distributed.ranks import common_word, use_own_device
@@ -151,7 +151,7 @@ class Jobs:
 
         Each process calls ``begin``, which has to pickle, for the function that does its tasks.
 
-        Raises what a task raises, and UserError where a process is lost.
+        Raises what a task raises, and UserError if a process is lost.
         """
         if self.executor == "local" and min(self.num_jobs, len(tasks)) < 2:
             return in_processes(begin, tasks, 1, RESUME_REMEDY)
@@ -221,7 +221,7 @@ def _map_on_ray(
 def _ray(num_cpus: int) -> Iterator[Any]:
     """Ray, connected to the cluster that RAY_ADDRESS names, or to one of this machine that ends with the context.
 
-    Raises UserError where it isn't installed or loses a process, and what a task raised.
+    Raises UserError if it isn't installed or loses a process, and what a task raised.
     """
     try:
         import ray

@@ -49,7 +49,7 @@ class Portable(Protocol):
 
 
 class PipelineRowStore:
-    """The rows in a folder; ``keys`` in order, ``shape`` of a row. Raises DataError where there are none."""
+    """The rows in a folder; ``keys`` in order, ``shape`` of a row. Raises DataError if there are none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, about = folder, _artifact_in(folder).read()
@@ -86,13 +86,13 @@ class PipelineRowStore:
         return path.is_file() and path.stat().st_size == size
 
     def shard(self, number: int) -> np.ndarray:
-        """The stored rows of a shard, memory-mapped. Raises DataError where it is missing or truncated."""
+        """The stored rows of a shard, memory-mapped. Raises DataError if it is missing or truncated."""
         if not self.has_shard(number):
             raise DataError(f"{self.path(number)}: this is missing or truncated; --resume makes it again")
         return np.asarray(np.memmap(self.path(number), TYPES[self.dtype], "r")).reshape(-1, *self.shape)
 
     def row(self, key: str) -> np.ndarray:
-        """The row of a key, float32, its own memory. Raises KeyError where the key is unknown."""
+        """The row of a key, float32, its own memory. Raises KeyError if the key is unknown."""
         shard, place = divmod(self._places[key], self.rows_per_shard)
         row: np.ndarray = self.shard(shard)[place].astype(np.float32)
         return row
@@ -220,7 +220,7 @@ class Rows:
         self.stores = stores
 
     def row(self, key: str) -> np.ndarray:
-        """The row of a key, float32. Raises DataError where no store has it."""
+        """The row of a key, float32. Raises DataError if no store has it."""
         for store in self.stores:
             if key in store:
                 return store.row(key)

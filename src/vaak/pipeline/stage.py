@@ -207,7 +207,7 @@ class Pipeline:
             before.add(stage.name)
 
     def stage(self, name: str) -> Stage:
-        """The stage of a name. Raises UserError where there is none."""
+        """The stage of a name. Raises UserError if there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -226,7 +226,7 @@ class Pipeline:
 def find_pipeline(reference: str, folder: Path) -> Pipeline:
     """The pipeline that a name or reference, seen from ``folder``, stands for; its module is imported.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     pipelines = {} if ":" in reference else {name: one.where for name, one in list_pipelines().items()}
     if ":" not in reference and reference not in pipelines:

@@ -33,7 +33,7 @@ LEARNING_RATE = "learning_rate"
 
 
 def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """An empty figure of a size in inches. Raises UserError where matplotlib is missing."""
+    """An empty figure of a size in inches. Raises UserError if matplotlib is missing."""
     with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib.figure import Figure
 
@@ -47,7 +47,7 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
 
 
 def saved(figure: Any, path: Path | None) -> Any:
-    """The figure, written to a file if there is a path. Raises UserError where it can't be written."""
+    """The figure, written to a file if there is a path. Raises UserError if it can't be written."""
     try:
         if path is not None:
             require_no_link(path)
@@ -108,7 +108,7 @@ def draw_histories(histories: Mapping[str, Iterable[Mapping[str, Any]]], title: 
 def draw_runs(runs: Sequence[Path], path: Path, inner: str = "") -> None:
     """Draw the histories of runs together; of each that has a run at the relative path ``inner``, that run's.
 
-    Raises UserError where a folder has no history.
+    Raises UserError if a folder has no history.
     """
     histories = {}
     folders = [run.resolve().name for run in runs]

@@ -93,7 +93,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
 
 
 def _find_scores(run: RunFacts) -> Scored | None:
-    """The scores of single examples that the checkpoint which the page shows has; None where there are none."""
+    """The scores of single examples that the checkpoint which the page shows has; None if there are none."""
     found = [scored(choose_summary(steps, run.shown_step)[1]) for steps in summaries(run).values()]
     return next((one for one in found if one is not None and len(one.sums) > 1), None)
 
@@ -128,7 +128,7 @@ def find_best(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
 
 
 def _rank(figure: str, values: Sequence[float | None]) -> list[int] | None:
-    """The places of values, the best first; None where one is missing, or no direction is better."""
+    """The places of values, the best first; None if one is missing, or no direction is better."""
     metric = find_metric(figure)
     if metric is None or metric.higher is None:
         return None

@@ -25,7 +25,7 @@ MOST_CURVES, MOST_GROUPS = 150, 12
 
 
 class Curve(NamedTuple):
-    """Values by step, in order; None where a value isn't finite. ``colour`` counts; None: the curve's place."""
+    """Values by step, in order; None if a value isn't finite. ``colour`` counts; None: the curve's place."""
 
     label: str
     steps: list[int]

@@ -31,7 +31,7 @@ from vaak.report.run_facts import (
 from vaak.scoring.word_errors import rate_with_interval
 
 Player = Callable[[str], Html]
-"""Gives the player of a sound, by its name; empty where it isn't in the report."""
+"""Gives the player of a sound, by its name; empty if it isn't in the report."""
 PlayerAtStep = Callable[[str, int], Html]
 """Likewise, by the sound's whole name and the step of the model that made it."""
 PHENOMENA = "phenomena"
@@ -51,7 +51,7 @@ class Scored(NamedTuple):
 
 
 def scored(summary: Mapping[str, Any]) -> Scored | None:
-    """The scores of a summary; None where there are none."""
+    """The scores of a summary; None if there are none."""
     about = summary.get("scores")
     if not isinstance(about, dict) or not isinstance(about.get("sums"), list):
         return None

@@ -27,7 +27,7 @@ NOTES, MOST_NOTES = "notes.md", 20_000
 
 
 def title_and_notes(run: Path) -> tuple[str, list[str]]:
-    """The title that RUN/notes.md gives, and the paragraphs of its notes; empty where there are none."""
+    """The title that RUN/notes.md gives, and the paragraphs of its notes; empty if there are none."""
     path = run / NOTES
     if not is_own(run, path):
         return "", []
@@ -91,7 +91,7 @@ def _result(facts: RunFacts) -> str:
 
 
 def _count_examples(facts: RunFacts, step: int) -> str | None:
-    """The result at a step as counts of what was right or wrong, with what a guess has; None where none were kept.
+    """The result at a step as counts of what was right or wrong, with what a guess has; None if none were kept.
 
     Of several tasks it has a sentence for each whose examples can be counted.
     """

@@ -31,7 +31,7 @@ OF_EVERY_RECORD = ("kind", "step", "epoch", "clock", "scheduled")
 
 
 class LongCurve:
-    """Values by step, of any number of points; None where a value isn't finite."""
+    """Values by step, of any number of points; None if a value isn't finite."""
 
     def __init__(self) -> None:
         self.steps, self.values = array("q"), array("d")

@@ -109,7 +109,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page. Raises UserError where it can't be written."""
+    """Write a page. Raises UserError if it can't be written."""
     try:
         write_text(path, page)
     except OSError as error:

@@ -106,7 +106,7 @@ def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
 
 
 def rows_of_splits(run: Path) -> list[tuple[str, ...]]:
-    """A table of the prepared data: its head, then the counts of each split; empty where nothing was counted."""
+    """A table of the prepared data: its head, then the counts of each split; empty if nothing was counted."""
     splits = {
         f"{task} {split}".lstrip(): one for task, its in read_statistics(run).items() for split, one in its.items()
     }
@@ -215,7 +215,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def read_options(run: Path) -> dict[str, Any]:
     """The run's options, without secrets.
 
-    None where there are variables in them, as no run writes any but those of secrets: their values would be in the
+    None if there are variables in them, as no run writes any but those of secrets: their values would be in the
     card.
     """
     path = run / "config.yml"

@@ -68,7 +68,7 @@ MOST_RECORDED = 100_000_000
 
 
 def stat_records(run: Path) -> tuple[int, int] | None:
-    """When a run's records were last written, and their size; None where there are none."""
+    """When a run's records were last written, and their size; None if there are none."""
     try:
         about = (run / "metrics.jsonl").stat()
     except OSError:
@@ -193,7 +193,7 @@ class Gallery:
         self.shown: set[tuple[str, int | None]] = set()
 
     def player(self, name: str, step: int) -> Html:
-        """The player of the sound that a name had at a step, unchanged since then; empty where there is none."""
+        """The player of the sound that a name had at a step, unchanged since then; empty if there is none."""
         steps = [at for own, at in self.media if own == name and at is not None and at <= step]
         key = (name, max(steps, default=None))
         one = self.media.get(key)

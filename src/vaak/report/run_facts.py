@@ -144,13 +144,13 @@ class RunFacts:
 
 
 def _find_run_of_pipeline(folder: Path) -> Path | None:
-    """Return the run in a folder of a pipeline that its task has declared to be shown; None where there is none."""
+    """Return the run in a folder of a pipeline that its task has declared to be shown; None if there is none."""
     runs = (folder / pipeline.shown for pipeline in list_pipelines().values() if pipeline.shown)
     return next((run for run in runs if (run / "config.yml").is_file()), None)
 
 
 def read_facts(run: Path) -> RunFacts:
-    """Read the folder of a run, or of a pipeline that trained one. Raises UserError where it is neither."""
+    """Read the folder of a run, or of a pipeline that trained one. Raises UserError if it is neither."""
     if not (run / "config.yml").is_file() and (shown := _find_run_of_pipeline(run)) is not None:
         return replace(read_facts(shown), pipeline=run)
     if not any((run / name).is_file() for name in ("config.yml", "metrics.jsonl")):
@@ -378,7 +378,7 @@ def _list_stores(prepared: Path) -> list[Path]:
 
 
 def _row_of_store(path: Path, prepared: Path, statistics: Mapping[str, Mapping[str, Any]]) -> Sequence[str] | None:
-    """The name and the counts of a store of tokens; None where the file is another's, or empty."""
+    """The name and the counts of a store of tokens; None if the file is another's, or empty."""
     about = read_json_object(path) if is_own(prepared, path) else {}
     tokens, documents, exact = (to_number(about.get(name)) for name in ("tokens", "documents", "reproduced"))
     if not str(about.get("format")).startswith("vaak tokens") or not tokens:

@@ -42,7 +42,7 @@ class Reports:
         self.runs, self.folder = list(runs), folder
 
     def find(self, path: str) -> Page | None:
-        """The page at a path, which begins and ends with a slash; None where there is none."""
+        """The page at a path, which begins and ends with a slash; None if there is none."""
         folder = self.folder
         if path == "/":
             if folder is None:
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def make_server(reports: Reports, port: int = 0) -> ThreadingHTTPServer:
-    """A server of these pages, not yet running; port 0 takes a free one. Raises UserError where it can't listen."""
+    """A server of these pages, not yet running; port 0 takes a free one. Raises UserError if it can't listen."""
     handler = type("Handler", (_Handler,), {"reports": reports})
     try:
         server = ThreadingHTTPServer((HOST, port), handler)

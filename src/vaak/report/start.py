@@ -50,7 +50,7 @@ class Change:
 
 
 def explain_lacking_intervals(changes: Sequence[Change]) -> str:
-    """A line on metrics whose differences have no interval; empty where all have one."""
+    """A line on metrics whose differences have no interval; empty if all have one."""
     lacking = [one.name for one in changes if one.interval is None]
     if not lacking:
         return ""
@@ -118,7 +118,7 @@ def _read_summary(run: Path, path: Path) -> Mapping[str, Any]:
 
 
 def _scores(summary: Any) -> tuple[tuple[str, str], np.ndarray] | None:
-    """The metric and the hash of what it was found by, and sums ``(example, 2)``; None where there are none."""
+    """The metric and the hash of what it was found by, and sums ``(example, 2)``; None if there are none."""
     about = summary.get("scores") if isinstance(summary, dict) else None
     if not isinstance(about, dict) or not isinstance(about.get("sums"), list):
         return None

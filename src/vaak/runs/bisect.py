@@ -114,8 +114,8 @@ class Retaken:
 def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code: bool = False) -> dict[str, Any]:
     """Find the first step where two runs differ, the first value in it, and what else differs; return JSON.
 
-    ``step`` is None where all records of both are the same. Nothing is written into the runs. ``device`` None is each
-    run's own. User code is executed only with ``trust_code``. Raises UserError where a path isn't a run, or its steps
+    ``step`` is None if all records of both are the same. Nothing is written into the runs. ``device`` None is each
+    run's own. User code is executed only with ``trust_code``. Raises UserError if a path isn't a run, or its steps
     can't be recomputed.
     """
     runs = [resolve_run(path) for path in (one, other)]
@@ -170,7 +170,7 @@ def _verdict(
 
 
 def first_difference(one: Trace, other: Trace) -> tuple[str, str] | None:
-    """Return the first value, by stage and name, that isn't the same in both; None where all are."""
+    """Return the first value, by stage and name, that isn't the same in both; None if all are."""
     nothing = Seen("", "")
     keys = [*one, *(key for key in other if key not in one)]
     return next((key for key in keys if one.get(key, nothing).fingerprint != other.get(key, nothing).fingerprint), None)
@@ -383,7 +383,7 @@ def _state_around(directory: Path, step: int) -> dict[str, Any]:
 
 
 def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = None) -> dict[str, list[str]]:
-    """Return the differences of two runs at a step, a line for each, by kind; lists are empty where there are none."""
+    """Return the differences of two runs at a step, a line for each, by kind; lists are empty if there are none."""
     found: dict[str, list[str]] = {kind: [] for kind in DIFFERENCE_KINDS}
     states = [_state_around(run, step) for run in runs]
     for name, said in (("data", "other training data"), ("plan", "other batches")):

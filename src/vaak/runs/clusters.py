@@ -177,7 +177,7 @@ def sky_file(experiment: Experiment[Any, Any], arguments: Sequence[str], request
 
 
 def submit(script: Path, command: Sequence[str] = ("sbatch",), what: str = "SLURM") -> str:
-    """Give a job to SLURM, or by another command; return what it answers. Raises UserError where it isn't taken."""
+    """Give a job to SLURM, or by another command; return what it answers. Raises UserError if it isn't taken."""
     try:
         done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -193,8 +193,8 @@ def train_on_ray(
     """Train in workers of Ray: on the cluster that RAY_ADDRESS names, or one of this machine that ends with this.
 
     ``processes`` are their minimum and maximum number, each with ``cpus`` cores and, unless the run is to use none, a
-    GPU. After one is lost, all are restarted, up to ``failures`` times. Raises UserError where Ray isn't
-    installed, has no GPU that is asked for, or where training fails.
+    GPU. After one is lost, all are restarted, up to ``failures`` times. Raises UserError if Ray isn't
+    installed, has no GPU that is asked for, or if training fails.
     """
     with optional_import("vaak launch ray requires Ray", "ray"):
         import ray

@@ -66,7 +66,7 @@ class DistilledTask(TaskWrapper):
 
     @cached_property
     def teacher(self) -> Teacher:
-        """The teacher. Raises UserError where this task can't learn from it."""
+        """The teacher. Raises UserError if this task can't learn from it."""
         teacher = Teacher.open(self.options.teacher)
         teacher.require_same_classes(self.outputs)
         return teacher
@@ -94,7 +94,7 @@ class DistilledTask(TaskWrapper):
             )
 
     def _require_teacher_of_this_run(self) -> None:
-        """Write down which weights teach. Raises UserError where a run that has begun would resume with others."""
+        """Write down which weights teach. Raises UserError if a run that has begun would resume with others."""
         file = self.directory / "teacher.json"
         about = {"teacher": self.options.teacher, "weights": self.teacher.weights, "source": str(self.teacher.source)}
         if file.exists() and list_checkpoints(self.directory / "checkpoints"):
@@ -279,7 +279,7 @@ class Teacher:
 
     @classmethod
     def open(cls, run: str) -> Teacher:
-        """The teacher of a run or a checkpoint, on the CPU. Raises UserError where it can't be opened."""
+        """The teacher of a run or a checkpoint, on the CPU. Raises UserError if it can't be opened."""
         with keeping_generators(torch.device("cpu")):
             try:
                 opened = open_run(Path(run).expanduser(), device="cpu")
@@ -306,7 +306,7 @@ class Teacher:
         return self.task.outputs()
 
     def require_same_classes(self, student: Outputs) -> None:
-        """Raises UserError where it chooses between other things than the student."""
+        """Raises UserError if it chooses between other things than the student."""
         own = self.outputs()
         if list(own.classes) != list(student.classes):
             raise UserError(
@@ -324,7 +324,7 @@ class Teacher:
     def examples(self, student: Task, own: Outputs, dataset: Dataset) -> Dataset:
         """The student's training examples as the teacher reads them: the same, where both read alike.
 
-        Raises UserError where it reads otherwise, and can't read these.
+        Raises UserError if it reads otherwise, and can't read these.
         """
         if self.outputs().reading == own.reading:
             return dataset

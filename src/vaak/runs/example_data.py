@@ -26,7 +26,7 @@ def write_example(task: str, folder: Path) -> None:
     """Write data for a task into a new or empty folder.
 
     Texts are of the built-in grammar, voices of espeak-ng; the same folder comes out each time. Raises UserError for a
-    folder that has files, and where a package that makes the audio is missing.
+    folder that has files, and if a package that makes the audio is missing.
     """
     writer = spec_by_name(task).example
     if writer is None:

@@ -37,7 +37,7 @@ def require_name(name: str) -> None:
 def list_files(folder: Path) -> dict[str, int]:
     """The files that are sent of a folder, with their bytes.
 
-    Raises UserError where one names a base by a folder of this machine, which nobody else could load.
+    Raises UserError if one names a base by a folder of this machine, which nobody else could load.
     """
     for name in NAMES_BASE:
         file = folder / name
@@ -56,7 +56,7 @@ def send(folder: Path, name: str, *, public: bool = False, update: bool = False)
     """Create the repository ``name``, unless it is there and may be ``update``d; add the folder to it; return its URL.
 
     The token is the environment's (HF_TOKEN), or the one that ``hf auth login`` stored. Raises UserError without one,
-    where it isn't accepted or has no right to do so, where the name is taken, and where the Hub can't be reached.
+    where it isn't accepted or has no right to do so, where the name is taken, and if the Hub can't be reached.
     """
     with optional_import(PURPOSE, "hf"):
         import huggingface_hub
@@ -80,7 +80,7 @@ def send(folder: Path, name: str, *, public: bool = False, update: bool = False)
 
 
 def _call_hub(name: str, call: Any) -> Any:
-    """Return the result of a call of the Hub. Raises UserError where it fails."""
+    """Return the result of a call of the Hub. Raises UserError if it fails."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:

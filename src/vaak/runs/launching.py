@@ -79,7 +79,7 @@ def run_processes(command: Sequence[str], number: int) -> int:
 
 
 def first_to_fail(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Wait until one of the processes fails, and return which; None where all end well.
+    """Wait until one of the processes fails, and return which; None if all end well.
 
     Of several that have failed at once, one that was killed is meant, then one that didn't report a user's error.
     """

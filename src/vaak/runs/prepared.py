@@ -45,7 +45,7 @@ class PreparedFolder:
 
     @classmethod
     def open(cls, folder: Path, *reading: Any) -> Self:
-        """``reading`` are the class's further fields. Raises DataError where nothing was prepared."""
+        """``reading`` are the class's further fields. Raises DataError if nothing was prepared."""
         if not artifact_in(folder).path.exists():
             raise DataError(f"{folder}: no prepared data; vaak train prepares them")
         return cls(folder, *reading)
@@ -59,7 +59,7 @@ class PreparedFolder:
     def split_folder(self, split: str) -> Path:
         """The folder of a split.
 
-        Raises UserError where the corpus has no such split, or it was left out; DataError where it is damaged.
+        Raises UserError if the corpus has no such split, or it was left out; DataError if it is damaged.
         """
         about = self.about
         there = about["statistics"]
@@ -72,7 +72,7 @@ class PreparedFolder:
         return self.folder / split
 
     def contents(self, split: str) -> SplitContents | None:
-        """Return how much was read of a split, and what was left out; None where an earlier version prepared it."""
+        """Return how much was read of a split, and what was left out; None if an earlier version prepared it."""
         found = self.about["statistics"].get(split, {}).get(CONTENTS)
         return None if found is None else SplitContents.from_json(found)
 
@@ -83,7 +83,7 @@ class PreparedFolder:
     def open_split(self, split: str, reader: Callable[[Path], Store]) -> Store:
         """Return the folder of a split as ``reader`` opens it.
 
-        Raises what ``split_folder`` does, and DataError where another version prepared it.
+        Raises what ``split_folder`` does, and DataError if another version prepared it.
         """
         folder = self.split_folder(split)
         try:
@@ -93,7 +93,7 @@ class PreparedFolder:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The content of ``prepared.json``. Raises DataError where it is damaged."""
+        """The content of ``prepared.json``. Raises DataError if it is damaged."""
         return self._artifact.read()
 
     @cached_property
@@ -159,7 +159,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
 
     So a run finds what it was trained with even when its corpus has changed or gone; and one that has begun keeps it.
 
-    Raises UserError where a run that has begun is to continue with other options, or its data are damaged.
+    Raises UserError if a run that has begun is to continue with other options, or its data are damaged.
     """
     folder = prepared_folder(directory)
     if holds_a_run(directory) and is_prepared(directory):
@@ -221,7 +221,7 @@ def prepare_folder(recipe: Recipe, folder: Path) -> None:
 
     Processes that prepare the same folder wait for one another.
 
-    Raises UserError where the folder can't be written.
+    Raises UserError if the folder can't be written.
     """
     artifact, mark = artifact_in(folder), recipe.fingerprint()
     with artifact.making(lambda: _is_done(artifact, mark)) as needed:

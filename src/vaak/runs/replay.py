@@ -93,7 +93,7 @@ def approaching(
     """Within this context: a trainer like the run's before a step, and the data of the steps from where it stands.
 
     It stands at the nearest checkpoint before ``step``, whose path comes last (None: at the start of the run). Raises
-    UserError where the run hasn't taken the step, or took it with options that the checkpoint wasn't made with.
+    UserError if the run hasn't taken the step, or took it with options that the checkpoint wasn't made with.
     """
     loaded = load([configuration_of_step(directory, step)], trust_code=trust_code)
     require_taken(directory, step, loaded)
@@ -123,7 +123,7 @@ def standing_at(
 
 
 def require_one_way(directory: Path, first: int, step: int, task: str) -> None:
-    """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
+    """Raise UserError if the steps from ``first`` to ``step`` were not all taken with the same options."""
     sessions = [configuration_of_step(directory, one) for one in (first, step)]
     before, after = map(read_yaml, sessions)
     changes = [change for change in changes_between(before, after, task) if change.resume_class != "free"]

@@ -111,7 +111,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
     """Return the task that data like these are for: audio first, then the first texts.
 
     Raises UserError for texts with recordings that nobody reads: they are hardly meant to be trained on alone; and
-    where no task is for such data.
+    if no task is for such data.
     """
     usable = select_usable(corpora)
     audio = [one for one in usable if not one.is_text]
@@ -169,7 +169,7 @@ def starter(
 
 
 def select_corpora(corpora: Sequence[CorpusSurvey], task: str) -> list[CorpusSurvey]:
-    """Return the corpora that a task reads: all of audio, the first of texts. Raises UserError where there are none."""
+    """Return the corpora that a task reads: all of audio, the first of texts. Raises UserError if there are none."""
     spec = spec_by_name(task)
     usual = StarterData("texts", "texts") if spec.audio is None else StarterData("audio", "audio")
     needed = spec.starter_data or usual
@@ -296,7 +296,7 @@ def explain_token_budget(budget: int, device: Device) -> str:
 def make_datasets(corpora: Sequence[CorpusSurvey], least: int = 1, **more: Any) -> list[dict[str, Any]]:
     """Return a dataset for each corpus, with a unique name; each split has ``least`` recordings, or speakers.
 
-    Raises UserError where none can be spared to evaluate on.
+    Raises UserError if none can be spared to evaluate on.
     """
     found: list[dict[str, Any]] = []
     for one in corpora:
@@ -324,7 +324,7 @@ def _split_recordings(corpus: CorpusSurvey, options: dict[str, Any], least: int)
 def split_texts(corpus: CorpusSurvey, labels: int = 1) -> dict[str, Any]:
     """Return the options of a corpus of texts, with those that split it where it is too small for fractions.
 
-    Train keeps a text of each of ``labels``. Raises UserError where none can be spared to evaluate on.
+    Train keeps a text of each of ``labels``. Raises UserError if none can be spared to evaluate on.
     """
     number = len(corpus.splits["train"].texts) if "train" in corpus.splits else 0
     shares = split_few(corpus, number, labels)

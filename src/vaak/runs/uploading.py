@@ -74,7 +74,7 @@ def fetch_run(experiment: Experiment[Any, Any]) -> list[Remark]:
     Returns remarks for the run's log.
 
     Raises UserError, before any data are read, where the URL can't be read or written, or has another run or something
-    else; CheckpointError where all checkpoints there are damaged.
+    else; CheckpointError if all checkpoints there are damaged.
     """
     options, directory = experiment.training.checkpoint, experiment.run_dir
     if options.upload_to is None:
@@ -101,7 +101,7 @@ def fetch_run(experiment: Experiment[Any, Any]) -> list[Remark]:
 
 
 def _read_identity(remote: RemoteCheckpoints) -> dict[str, Any] | None:
-    """Return which run is at a URL; None where none is."""
+    """Return which run is at a URL; None if none is."""
     content = remote.store.read(IDENTITY)
     if content is None:
         return None
@@ -113,7 +113,7 @@ def _read_identity(remote: RemoteCheckpoints) -> dict[str, Any] | None:
 
 
 def _require_writable(remote: RemoteCheckpoints) -> list[Remark]:
-    """Raise StorageError where nothing can be written at a URL; return a remark where nothing can be removed."""
+    """Raise StorageError if nothing can be written at a URL; return a remark where nothing can be removed."""
     try:
         remote.store.write(PROBE, b"vaak")
     except StorageError as error:
@@ -126,7 +126,7 @@ def _require_writable(remote: RemoteCheckpoints) -> list[Remark]:
 
 
 def _require_adoptable(experiment: Experiment[Any, Any], remote: RemoteCheckpoints, there: dict[str, Any]) -> None:
-    """Raise UserError where the run at a URL isn't the one that is to resume here."""
+    """Raise UserError if the run at a URL isn't the one that is to resume here."""
     advice = f"give another {UPLOAD_KEY}"
     if holds_a_run(experiment.run_dir):
         raise UserError(
@@ -180,7 +180,7 @@ def _fetch_newest(remote: RemoteCheckpoints, directory: Path, *, is_new: bool) -
 def uploading(trainer: Trainer, url: str | None) -> Iterator[None]:
     """Within this context, the checkpoints of a trainer that has its place are uploaded; at the end, all are there.
 
-    Raises UserError where the URL has another run, or can't be written.
+    Raises UserError if the URL has another run, or can't be written.
     """
     if url is None or not trainer.ranks.is_main:
         yield

@@ -111,7 +111,7 @@ class Verification:
     steps_taken: int = 0
 
     def allowed(self, agreement: ReplayAgreement) -> float:
-        """The tolerance under the conditions of a replay: none where they are the run's own."""
+        """The tolerance under the conditions of a replay: none if they are the run's own."""
         changed = agreement.changed_conditions()
         self.conditions |= dict.fromkeys(changed)
         return self.tolerance if changed else 0.0
@@ -155,7 +155,7 @@ def verify_run(
     found; ``findings`` has a line for each difference, ``not_checked`` for each thing that couldn't be examined,
     ``not_covered`` for each file, or part of one, that nothing vouches for.
 
-    Raises UserError where the path isn't a run, or its code isn't trusted.
+    Raises UserError if the path isn't a run, or its code isn't trusted.
     """
     directory = resolve_run(path)
     if not holds_a_run(directory):
@@ -262,7 +262,7 @@ def _report(found: Verification, seed: int, chosen: Sequence[int]) -> dict[str, 
 
 
 def write_verification(report: dict[str, Any]) -> Path:
-    """Write a report into its run; return the file. Raises OSError where that can't be written."""
+    """Write a report into its run; return the file. Raises OSError if that can't be written."""
     file = Path(report["run"]) / VERIFICATION
     write_json(file, report)
     return file

@@ -107,7 +107,7 @@ def score_turns(
 ) -> SpeakerScores:
     """The errors of ``hypotheses`` by recording; one of ``references`` without any counts as entirely missed.
 
-    Names that differ only as ``vaak.core.matching`` says are the same. Raises DataError where a hypothesis has no
+    Names that differ only as ``vaak.core.matching`` says are the same. Raises DataError if a hypothesis has no
     reference, or times are in different units.
     """
     hypotheses = rename_like(references, hypotheses)

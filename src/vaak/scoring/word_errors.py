@@ -119,7 +119,7 @@ def score_texts(
 
     ``groups`` are those of some names, and ``normalise`` is applied to both sides. Intervals are over
     ``speakers``, of some names, where these are given; a name without one is another speaker. Names that differ only
-    as ``vaak.core.matching`` says are the same. Raises DataError where a hypothesis has no reference, or no reference
+    as ``vaak.core.matching`` says are the same. Raises DataError if a hypothesis has no reference, or no reference
     any word.
     """
     hypotheses = rename_like(references, hypotheses)
@@ -218,7 +218,7 @@ def read_transcripts(path: Path, group: str | None = None, *, named: bool = Fals
 
 
 def _require_labels(path: Path, found: Transcripts, group: str, keys: set[str]) -> None:
-    """Raise DataError where no text has the label ``group``; log how many haven't. ``keys`` are those of the file."""
+    """Raise DataError if no text has the label ``group``; log how many haven't. ``keys`` are those of the file."""
     if not found.groups:
         if group in keys:
             raise DataError(f"{path}: the label {group} is empty in all {len(found.texts):,} texts")

@@ -173,7 +173,7 @@ async def send_in_time(send: Send, message: Message) -> None:
 
 
 async def wait_within(seconds: float, work: Awaitable[Any]) -> Any:
-    """Return the result of ``work``. Raises TimeoutError where it takes longer than that.
+    """Return the result of ``work``. Raises TimeoutError if it takes longer than that.
 
     Most parts of requests are there already, and most answers go out at once: those cost no timer.
     """
@@ -208,7 +208,7 @@ class _Begun:
 
 
 def read_secret(authorization: bytes, *, takes_password: bool = False) -> bytes:
-    """Return the token that a request sends, also as the password of a browser's user; empty where it sends none.
+    """Return the token that a request sends, also as the password of a browser's user; empty if it sends none.
 
     >>> read_secret(b"bearer secret"), read_secret(b"Basic bWU6c2VjcmV0OjE=", takes_password=True)
     (b'secret', b'secret:1')

@@ -60,7 +60,7 @@ class Listening:
     def job(self, path: Path, tell: Callable[[Any], None] = lambda result: None) -> tuple[Job, Recording]:
         """Return the job of a recording, and what knows its duration in the end; results are lists of segments.
 
-        With ``long_form: seek``, this takes a while: it reads the recording. Raises UserError where that fails.
+        With ``long_form: seek``, this takes a while: it reads the recording. Raises UserError if that fails.
         """
         from vaak.tasks.asr.long_form import Recording, speech_seconds
 

@@ -70,7 +70,7 @@ class Server:
     def choose(self, endpoint: str, name: str | None) -> Served:
         """Return the model that a request means: by its name, or the only one that answers the endpoint.
 
-        Raises ApiError where there is none, or several.
+        Raises ApiError if there is none, or several.
         """
         able = [one for one in self.models.values() if endpoint == "predict" or endpoint in one.endpoints]
         names = list_names([one.name for one in able]) if able else "none"

@@ -24,7 +24,7 @@ PART_KEYS = {"type", "text", "thinking"}
 
 
 def read_prompts(server: Server, served: Served, prompt: Any) -> list[tuple[list[int], str]]:
-    """Return the tokens of each prompt, and its text. Raises ApiError where there is none, and for wrong tokens.
+    """Return the tokens of each prompt, and its text. Raises ApiError if there is none, and for wrong tokens.
 
     ``prompt`` is a text, or the tokens of one, or a list of either. Tokens are read unchanged: only a text gets the
     token that begins one.

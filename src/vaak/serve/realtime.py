@@ -139,7 +139,7 @@ class Session:
             ) from None
 
     async def hear(self, content: bytes) -> None:
-        """Take raw samples in. Raises ClosingError where the session has had all that one may have."""
+        """Take raw samples in. Raises ClosingError if the session has had all that one may have."""
         self.seconds += len(content) / BYTES_OF_A_SAMPLE / self.rate
         if self.seconds > self.most_seconds:
             raise ClosingError(TOO_MUCH, f"a session has {self.most_seconds:g} s of audio (--max-duration)")
@@ -207,7 +207,7 @@ def read_event(text: str) -> dict[str, Any]:
 
 
 def read_rate(event: dict[str, Any], model: str) -> Any:
-    """Return the rate that an event asks for; None where it asks for none.
+    """Return the rate that an event asks for; None if it asks for none.
 
     Raises ClosingError for any other option, as it would have no effect, unless it asks for what happens anyway.
     """
@@ -246,7 +246,7 @@ def require_keys(given: dict[str, Any], known: Sequence[str]) -> None:
 
 
 def read_audio(event: dict[str, Any]) -> bytes:
-    """Return the samples of an event. Raises ClosingError where they can't be read."""
+    """Return the samples of an event. Raises ClosingError if they can't be read."""
     try:
         return base64.b64decode(event["audio"], validate=True)
     except (KeyError, TypeError, ValueError, binascii.Error):

@@ -47,7 +47,7 @@ def is_loopback(host: str) -> bool:
 def listen(host: str, port: int, token: str | None) -> socket.socket:
     """Return a socket at an address; port 0 takes a free one.
 
-    Raises UserError where it isn't available, and for one that other machines can reach without a ``token``.
+    Raises UserError if it isn't available, and for one that other machines can reach without a ``token``.
     """
     if not is_loopback(host) and not token:
         raise UserError(f"--host {host}: others reach this address; set VAAK_TOKEN (or --token) to a secret first")

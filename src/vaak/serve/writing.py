@@ -175,7 +175,7 @@ class _Writing:
         return [(row.prompt, row.seed) for row in new]
 
     def add(self, tokens: Sequence[int | None]) -> None:
-        """Give each unfinished text its next token, None where it has ended."""
+        """Give each unfinished text its next token, None if it has ended."""
         for number, row in [*self.going.items()]:
             token = tokens[number]
             if token is not None and not row.is_over:
@@ -243,7 +243,7 @@ class Asked:
         return self.form.logprobs if isinstance(self.form, CompletionRequest) else None
 
     def logprobs(self, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
-        """Return log-probabilities in the form of completions, or of chats; None where nobody asked for them."""
+        """Return log-probabilities in the form of completions, or of chats; None if nobody asked for them."""
         if self.num_top is None:
             return None
 
@@ -344,7 +344,7 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
 def limit_length(prompt: int, asked: int | None, default: int, reading: Reading, chat: bool) -> int:
     """Return how many tokens to generate after a prompt: those ``asked`` for, or as many as the context has room for.
 
-    Raises ApiError where the model can't read all of them at once, in the words by which clients know that.
+    Raises ApiError if the model can't read all of them at once, in the words by which clients know that.
     """
     longest = reading.max_length
     if longest is None:

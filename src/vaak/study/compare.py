@@ -87,7 +87,7 @@ class ComparisonReport:
 def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> ComparisonReport:
     """Runs that were evaluated on the same examples, by a metric (default: that of the first run's best checkpoint).
 
-    Raises UserError where protocols or examples differ, or a run doesn't have the metric.
+    Raises UserError if protocols or examples differ, or a run doesn't have the metric.
     """
     first, metric = systems[0], metric or systems[0].metric
     for system in systems:
@@ -108,7 +108,7 @@ def compare_scores(
 
     ``test_share`` is the share of the examples in a fold; ``metric`` is what the scores are.
 
-    Raises UserError where there aren't as many scores of each system.
+    Raises UserError if there aren't as many scores of each system.
     """
     (baseline, first), *others = systems.items()
     comparisons = []
@@ -244,7 +244,7 @@ def _corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def _require_same(first: Examples, other: Examples) -> None:
-    """Raises UserError where metrics of two runs can't be compared."""
+    """Raises UserError if metrics of two runs can't be compared."""
     for name in sorted((first.protocol.keys() | other.protocol.keys()) - set(MODEL)):
         ours, theirs = first.protocol.get(name), other.protocol.get(name)
         if ours != theirs:
@@ -362,7 +362,7 @@ def evaluate_examples(
 
     ``files``, ``overrides``, ``device`` and ``weights`` are those of ``evaluate_run``.
 
-    Raises UserError where there are fewer than two examples.
+    Raises UserError if there are fewer than two examples.
     """
     made: list[ByExample] = []
     metric = ""

@@ -81,7 +81,7 @@ class CrossValidation:
     """The folds of a plan in a folder, new or begun."""
 
     def __init__(self, plan: CrossvalPlan, folder: Path) -> None:
-        """Divide the data unless they are. Raises UserError where they can't be, or the folder has another study."""
+        """Divide the data unless they are. Raises UserError if they can't be, or the folder has another study."""
         # A missing package shows now, and not after days of training.
         scipy_stats()
         self.plan, self.folder = plan, folder.resolve()
@@ -186,7 +186,7 @@ class CrossValidation:
 
 
 def _report_lacking(task: Task, what: str, name: str, lacking: int, number: int) -> None:
-    """Log how many of a ``number`` of examples have no value under a name. Raises UserError where none has one."""
+    """Log how many of a ``number`` of examples have no value under a name. Raises UserError if none has one."""
     if lacking < number:
         log.warning("%s: %d of %d examples have none", what, lacking, number)
         return
@@ -252,7 +252,7 @@ def summary(results: list[dict[str, Any]], folds: int) -> dict[str, dict[str, An
 def write_report(study: CrossValidation) -> dict[str, Any]:
     """Write and return ``results.json``; write ``scores.json`` of the metric that chooses a run's best checkpoint.
 
-    Raises UserError where folds are missing.
+    Raises UserError if folds are missing.
     """
     results, plan = study.results, study.plan
     missing = len(study.folds) - len(results)
@@ -280,7 +280,7 @@ def write_report(study: CrossValidation) -> dict[str, Any]:
 def read_fold_scores(folder: Path, metric: str | None = None) -> FoldScores:
     """A metric (default: that of the best checkpoint) of a cross-validation that has ended.
 
-    Raises UserError where it has no such metric.
+    Raises UserError if it has no such metric.
     """
     report = read_json(folder / RESULTS)
     metric = metric or str(report["metric"])

@@ -70,7 +70,7 @@ class LRFinder:
         """Take ``num_iter`` steps with rates from ``start_lr`` to ``end_lr``, or until the loss is 4 times the best.
 
         The rates are those of the group that has the largest; the others keep their proportion to it. A step is of
-        ``accumulation_steps`` batches; the loader is restarted when it ends. Raises UserError where it is empty.
+        ``accumulation_steps`` batches; the loader is restarted when it ends. Raises UserError if it is empty.
 
         ``train_loader`` gives the batches; ``spacing`` of the rates is exponential or linear.
         """
@@ -89,7 +89,7 @@ class LRFinder:
                     break
 
     def suggest_lr(self) -> float | None:
-        """A rate to train with, None where it is unsure that the loss fell. Raises UserError before the first test."""
+        """A rate to train with, None if it is unsure that the loss fell. Raises UserError before the first test."""
         return self.certainty().suggestion
 
     def certainty(self) -> Certainty:

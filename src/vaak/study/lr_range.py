@@ -103,7 +103,7 @@ class Curve:
     def suggestion(self, window: float = WINDOW) -> float | None:
         """The rate at which the smoothed loss falls fastest over the logarithm of the rate, before its lowest point.
 
-        None where the loss never fell by more than its own noise, or where there are too few steps to say. ``window``
+        None if the loss never fell by more than its own noise, or where there are too few steps to say. ``window``
         is the standard deviation of the smoothing window, in steps.
         """
         losses = np.array(self._smoothed_by(window))
@@ -142,7 +142,7 @@ class Certainty:
     """The evidence for a suggestion and against it.
 
     ``alternatives`` are what the curve suggests with less and with more smoothing, and what its odd and even steps
-    alone do; None where one of them finds no clear fall. ``suggestion`` is the curve's where all of them find one: of
+    alone do; None if one of them finds no clear fall. ``suggestion`` is the curve's where all of them find one: of
     curves that are nothing but noise, one in twenty seems to fall, but one in a thousand does however one looks at
     it. ``falling`` is the range of rates in which the loss falls.
     """
@@ -170,7 +170,7 @@ class Certainty:
 
 
 def assess_certainty(curve: Curve) -> Certainty:
-    """Return how sure the suggestion of a curve is; all is empty where there is none."""
+    """Return how sure the suggestion of a curve is; all is empty if there is none."""
     suggestion = curve.suggestion()
     if suggestion is None:
         return Certainty((), None, None, ())

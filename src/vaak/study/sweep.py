@@ -114,7 +114,7 @@ def read_random(text: str) -> Dimension:
 
 
 def points(dimensions: list[Dimension]) -> list[dict[str, str]]:
-    """Every point of a grid; none where a range has infinitely many."""
+    """Every point of a grid; none if a range has infinitely many."""
     choices = [one for one in dimensions if isinstance(one, Choices)]
     if len(choices) < len(dimensions):
         return []
@@ -170,7 +170,7 @@ class SweepPlan(StudyPlan):
 
 
 def optuna() -> Any:
-    """The package. Raises UserError where it is missing."""
+    """The package. Raises UserError if it is missing."""
     with optional_import("a sweep needs Optuna", "study"):
         import optuna as package
     package.logging.set_verbosity(package.logging.WARNING)
@@ -193,7 +193,7 @@ class Sweep:
     """The trials of a plan in a folder, new or begun."""
 
     def __init__(self, plan: SweepPlan, folder: Path) -> None:
-        """Raises UserError where another sweep is in the folder."""
+        """Raises UserError if another sweep is in the folder."""
         self.plan, self.folder = plan, folder.resolve()
         direction = {"min": "minimize", "max": "maximize"}[plan.checkpoint.mode]
         require_own_files(self.folder, deep=False)
@@ -215,7 +215,7 @@ class Sweep:
     def work(self) -> Iterator[int]:
         """Take trials until none is left; yields the number of each that has ended.
 
-        Raises KeyboardInterrupt, and UserError where it was stopped by a signal, or where the machine failed (disk,
+        Raises KeyboardInterrupt, and UserError if it was stopped by a signal, or if the machine failed (disk,
         memory, driver): the trial is resumed later.
         """
         while True:
@@ -398,7 +398,7 @@ def _write_best(sweep: Sweep) -> Path:
 
 
 def _importance(sweep: Sweep) -> dict[str, float]:
-    """Return how much of the values' variance each option explains (fANOVA); empty where that can't be told yet.
+    """Return how much of the values' variance each option explains (fANOVA); empty if that can't be told yet.
 
     Source: Hutter, Hoos and Leyton-Brown 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
     """

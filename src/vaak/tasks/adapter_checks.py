@@ -90,7 +90,7 @@ def _unmatched(
 
 
 def _list_base_layers(place: Path) -> list[str]:
-    """Return the names of the layers of a base; none where they aren't known."""
+    """Return the names of the layers of a base; none if they aren't known."""
     try:
         form = recognise(place)
     except OSError:
@@ -101,7 +101,7 @@ def _list_base_layers(place: Path) -> list[str]:
 
 
 def _list_run_layers(place: Path) -> list[str]:
-    """Return the names of the layers of a run, or of one of its checkpoints; none where they aren't known."""
+    """Return the names of the layers of a run, or of one of its checkpoints; none if they aren't known."""
     folders = [place] if is_checkpoint(place) else list_checkpoints(place / "checkpoints") or list_checkpoints(place)
     return _without_embeddings(list_checkpoint_matrices(folders[-1])) if folders else []
 

@@ -169,7 +169,7 @@ def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozens
 def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> AnySection:
     """A corpus without the files of splits that aren't requested, if all ``splits`` have separate files.
 
-    ``endings`` are those of the options that name a split's files. Raises UserError where the corpus is a fold's.
+    ``endings`` are those of the options that name a split's files. Raises UserError if the corpus is a fold's.
     """
     if getattr(corpus, "fold", None):
         raise UserError("the run was trained on a fold of its data; to evaluate others, add fold=null to their options")

@@ -108,7 +108,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         return [path for corpus in self.corpora() for path in corpus.files]
 
     def training_cuts(self) -> Iterator[Any] | None:
-        """Return the usable cuts of training, silent about others; None where voices would have to be made first."""
+        """Return the usable cuts of training, silent about others; None if voices would have to be made first."""
         corpora = self.corpora()
         if any(corpus.dataset.type == "voices" for corpus in corpora):
             return None
@@ -126,7 +126,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         raise NotImplementedError
 
     def refuse_other_inputs(self, own: AnyExperiment) -> None:
-        """Raise UserError where a model trained by ``own`` would read other features than here."""
+        """Raise UserError if a model trained by ``own`` would read other features than here."""
         refuse_other_options(own.global_config, self.audio, "global_config", self.MAY_DIFFER)
 
     def has_other_corpora(self, own: AnyExperiment) -> bool:

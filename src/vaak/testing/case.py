@@ -48,7 +48,7 @@ class Case:
 
     ``counted`` counts a batch's units in another way than the task does; ``row_length`` gives the length of a batch's
     longest row in the unit of the dataset's ``lengths``, where that isn't the second dimension of its first tensor;
-    ``inputs`` are for ``predict``, none where the task predicts nothing. In ``learning_steps`` steps at
+    ``inputs`` are for ``predict``, none if the task predicts nothing. In ``learning_steps`` steps at
     ``learning_rate``, one batch is to be overfitted: its loss ``learned_loss``, the first one where that is None,
     falls to the fraction ``learned`` of what it was.
     """

@@ -34,7 +34,7 @@ from vaak.core.storage.text_lines import read_text_lines
 
 log = logging.getLogger("vaak")
 Synonyms = Callable[[str], Sequence[str]]
-"""Words that mean about the same as a word in small letters; none where it is unknown."""
+"""Words that mean about the same as a word in small letters; none if it is unknown."""
 NEIGHBOURS = 5
 SYNONYMS = "data.augmentation.synonyms"
 
@@ -99,7 +99,7 @@ class Augmenter:
         return self.keep_negation and is_negation(word.core)
 
     def synonym(self, word: Word, rng: np.random.Generator) -> str | None:
-        """A synonym that doesn't negate, unless negations may come and go; None where there is none."""
+        """A synonym that doesn't negate, unless negations may come and go; None if there is none."""
         found = self.synonyms(word.core.lower()) if self.synonyms is not None else ()
         if self.keep_negation:
             found = [one for one in found if not any(map(is_negation, one.split()))]
@@ -190,7 +190,7 @@ class DataAugmenter:
         They are a function, a file with words that mean the same in each line (separated by tabs or commas), or
         "wordnet". The same ``seed`` gives the same texts. ``keep_negation`` leaves words such as "not" unchanged.
 
-        Raises UserError where the file can't be read, or WordNet was asked for and is missing; where no synonyms were
+        Raises UserError if the file can't be read, or WordNet was asked for and is missing; where no synonyms were
         named and it is missing, a warning says that words are exchanged and deleted only.
         """
         if isinstance(synonyms, str | PathLike):
@@ -206,7 +206,7 @@ class DataAugmenter:
     def augment_dataset(self, data: Any, text_column: str = "text", augmentation_factor: int = 1) -> Any:
         """The rows (dictionaries, or a DataFrame of pandas), then ``augmentation_factor`` changed copies of each.
 
-        Raises UserError where a row has no such column.
+        Raises UserError if a row has no such column.
         """
         is_frame = hasattr(data, "to_dict") and not isinstance(data, Mapping)
         rows: list[dict[str, Any]] = data.to_dict("records") if is_frame else list(data)

@@ -158,7 +158,7 @@ class ChatTemplate:
 
         Turns at the places ``unlearned``, and the first ``num_earlier`` answers, aren't among them. ``options`` are the
         conversation's own, which come before those of all. Raises DataError, naming ``where``, for a conversation that
-        the template refuses, or doesn't write whole, and where nothing is learned.
+        the template refuses, or doesn't write whole, and if nothing is learned.
         """
         messages = [self._with_thoughts(message) for message in messages]
         self._require_written(messages, tools, where)
@@ -273,7 +273,7 @@ class ChatTemplate:
 
     @cached_property
     def doubt(self) -> str | None:
-        """Why answers that are learned don't say where they end; None where each has a special token for that."""
+        """Why answers that are learned don't say where they end; None if each has a special token for that."""
         if not self._ends:
             return f"{CHAT_KEY} refuses a question and its answer, so it can't be told what ends one"
         if all(end.is_learned for end in self._ends):
@@ -287,13 +287,13 @@ class ChatTemplate:
 
     @cached_property
     def _ends(self) -> list[_End]:
-        """How the answers of a short and of a longer conversation end; empty where the template refuses these."""
+        """How the answers of a short and of a longer conversation end; empty if the template refuses these."""
         # Two lengths: a template may end the last answer differently from the others.
         short, longer = (self._find_ends(one, self._give((), {})) for one in (_EXAMPLE, (*_EXAMPLE, *_EXAMPLE)))
         return [*short, *longer] if short and longer else []
 
     def _find_ends(self, messages: Messages, given: Mapping[str, Any]) -> list[_End]:
-        """How the answers of a conversation end; empty where the template refuses it, or doesn't write its calls."""
+        """How the answers of a conversation end; empty if the template refuses it, or doesn't write its calls."""
         calls = any("tool_calls" in one for one in messages)
         if calls and "tool_calls" not in self.content:
             return []
@@ -445,7 +445,7 @@ def _cut_out(spans: Sequence[Span], holes: Sequence[Span]) -> Iterator[Span]:
 
 
 def _leave_out(spans: list[Span], turns: Sequence[int], unlearned: Container[int], marks: str) -> list[Span]:
-    """The spans of ``turns`` that are learned. Raises DataError where it isn't known which is whose."""
+    """The spans of ``turns`` that are learned. Raises DataError if it isn't known which is whose."""
     if not any(place in unlearned for place in turns):
         return spans
     # Spans and messages are matched by order, which only works if there is one span for each.

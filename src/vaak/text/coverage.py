@@ -160,7 +160,7 @@ class Coverage:
     def report(self, split: str, limit: float | None, advice: str = "") -> dict[str, Any]:
         """Log what can't be written, and return it for statistics.
 
-        Raises DataError where it is ``limit`` percent or more, with ``advice``; None only warns.
+        Raises DataError if it is ``limit`` percent or more, with ``advice``; None only warns.
         """
         characters, words = self.shares()
         about = {"characters": round(characters, 4), "words": round(words, 4)}

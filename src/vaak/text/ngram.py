@@ -201,7 +201,7 @@ class Ngram:
 
 
 def find_number(numbers: np.ndarray, number: int) -> int | None:
-    """Return the place of a number among sorted ones; None where it isn't there."""
+    """Return the place of a number among sorted ones; None if it isn't there."""
     place = int(numbers.searchsorted(number))
     return place if place < len(numbers) and numbers[place] == number else None
 

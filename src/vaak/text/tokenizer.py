@@ -94,7 +94,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, content: str, roles: Mapping[str, str] | None = None) -> Tokenizer:
-        """The tokenizer that ``to_json`` wrote. Raises ValueError where the library can't use it."""
+        """The tokenizer that ``to_json`` wrote. Raises ValueError if the library can't use it."""
         with catching_panics(quietly=True):
             made = cls(Backend.from_str(content), roles)
             # A trial run, since some panics only show here. The text itself may have no tokens, which isn't an error.
@@ -210,7 +210,7 @@ class Tokenizer:
     def bytes_of_tokens(self) -> list[bytes] | None:
         """Return the bytes of each id if a text is just those of its tokens joined, which is faster than decoding.
 
-        None where a decoder does more than that.
+        None if a decoder does more than that.
         """
         if (self.decoder or {}).get("type") != "ByteLevel":
             return None

@@ -368,7 +368,7 @@ def _canonical_unigram(model: dict[str, Any]) -> None:
 
 
 def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
-    """``texts``. Raises UserError where the most frequent pair of neighbours comes near what the library can count."""
+    """``texts``. Raises UserError if the most frequent pair of neighbours comes near what the library can count."""
     seen = counted = waiting = number = 0
     pairs: Counter[int] = Counter()
     keys: list[Any] = []

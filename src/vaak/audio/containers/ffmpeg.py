@@ -61,12 +61,12 @@ def decoding_at_most(num_bytes: int) -> Iterator[None]:
 
 
 def find_demuxer(path: Path) -> str | None:
-    """The demuxer for a file, by its first bytes or its ending; None where there is none."""
+    """The demuxer for a file, by its first bytes or its ending; None if there is none."""
     return demuxer_by_content(path) or DEMUXERS.get(path.suffix.lower())
 
 
 def demuxer_by_content(path: Path) -> str | None:
-    """The demuxer that a file's first bytes name; None where they name none."""
+    """The demuxer that a file's first bytes name; None if they name none."""
     with path.open("rb") as file:
         begin = file.read(8)
     return "matroska" if begin[:4] == b"\x1aE\xdf\xa3" else "mov" if begin[4:] == b"ftyp" else None

@@ -65,7 +65,7 @@ class CorpusReader(ABC):
 def with_local_copies(dataset: DatasetConfig) -> DatasetConfig:
     """Return a dataset with copies on this machine in the place of URLs of files and folders.
 
-    Raises DataError where nothing is there, StorageError where the service refuses.
+    Raises DataError if nothing is there, StorageError if the service refuses.
     """
     where, changed = f"datasets, {dataset.name}", dict[str, Any]()
     for name in ("corpus_dir", "alignments"):

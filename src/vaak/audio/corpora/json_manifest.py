@@ -192,7 +192,7 @@ class EntryNames:
 
     @cached_property
     def _owners(self) -> dict[int, int | None]:
-        """The manifest whose only line may have a name, by the name's digest; None where the first has several."""
+        """The manifest whose only line may have a name, by the name's digest; None if the first has several."""
         owners: dict[int, int | None] = {}
         last: dict[int, int] = {}
         for manifest, entry in self._entries():
@@ -206,7 +206,7 @@ class EntryNames:
         return owners
 
     def name(self, entry: dict[str, Any], manifest: int) -> str | None:
-        """Return the name of a line of a manifest; None where it has an id, or no audio."""
+        """Return the name of a line of a manifest; None if it has an id, or no audio."""
         short = _short_name(entry)
         if short is None or self._owners.get(hash_text(short), manifest) == manifest:
             return short

@@ -108,7 +108,7 @@ class LayoutReader(CorpusReader):
     EXPECTED: ClassVar[str]
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
-        """Look up the folder and the parts of its splits. Raises DataError where there are none."""
+        """Look up the folder and the parts of its splits. Raises DataError if there are none."""
         super().__init__(dataset)
         self.where = f"datasets, {dataset.name}"
         folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()

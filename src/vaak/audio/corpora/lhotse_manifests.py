@@ -426,7 +426,7 @@ def _is_timed(item: Any) -> bool:
 
 
 def _why_unread(label: Any) -> str:
-    """Why the times of a supervision can't be read; empty where they can."""
+    """Why the times of a supervision can't be read; empty if they can."""
     if not isinstance(label, dict):
         return f"a supervision is an object, not a {type(label).__name__}"
     unread = (name for name in ("start", "duration") if seconds_in(label.get(name)) is None)

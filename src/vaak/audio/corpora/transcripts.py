@@ -67,7 +67,7 @@ class File(NamedTuple):
         return self.name.suffix.lower()
 
     def read(self) -> bytes:
-        """Return its bytes. Raises DataError where they can't be read."""
+        """Return its bytes. Raises DataError if they can't be read."""
         try:
             if isinstance(self.place, Path):
                 return self.place.read_bytes()
@@ -131,7 +131,7 @@ class TranscriptsReader(LayoutReader):
         return self._lists_of_splits() or {"train": [self.root]}
 
     def _lists_of_splits(self) -> dict[str, list[Path]]:
-        """The lists of the splits, such as filelists/train.txt; none where one of them names no recording."""
+        """The lists of the splits, such as filelists/train.txt; none if one of them names no recording."""
         there = [path for folder in (self.root, self.root / "filelists") for path in sorted(folder.glob("*"))]
         lists = [path for path in there if path.suffix.lower() in LISTS and split_named(path.stem)]
         named = by_split(lists, self.root)

@@ -68,7 +68,7 @@ def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
 
 
 def require_sound(cut: Cut, audio: AudioConfig) -> None:
-    """Read a cut, some minutes at a time. Raises DataError where it can't be read, or is silent."""
+    """Read a cut, some minutes at a time. Raises DataError if it can't be read, or is silent."""
     least, most = math.inf, -math.inf
     for _, samples in _stretches(cut, audio):
         least, most = min(least, float(samples.min())), max(most, float(samples.max()))

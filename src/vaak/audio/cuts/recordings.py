@@ -190,7 +190,7 @@ def usable_labels(
     """The labels that have a length and begin in the recording; each other one is logged and gives a remark.
 
     ``times`` has when each label is, and its file and line, unless its segment knows it, or they are ``where``. Raises
-    DataError where no label is left, and of any the times couldn't be read: speech isn't to be taken for silence.
+    DataError if no label is left, and of any the times couldn't be read: speech isn't to be taken for silence.
     """
     kept, remarks, unread = list[Label](), list[str](), ""
     for one, (time, place) in zip(labels, times, strict=True):
@@ -218,7 +218,7 @@ def name_left_out(words: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def bad_times(start: float, end: float, duration: float = math.inf) -> str | None:
-    """Why a label from ``start`` to ``end`` can't be used; None where it can.
+    """Why a label from ``start`` to ``end`` can't be used; None if it can.
 
     >>> bad_times(1, 2, 3), bad_times(1, 1)
     (None, 'from 1 to 1 s, has no length')

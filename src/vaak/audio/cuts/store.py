@@ -80,7 +80,7 @@ class CutStore:
     def lacks_times(self, cut: Cut) -> bool:
         """Whether it is known who speaks in the cut, but not when.
 
-        Raises DataError where a store of an earlier version doesn't tell: its labels don't say so.
+        Raises DataError if a store of an earlier version doesn't tell: its labels don't say so.
         """
         if not self._says_no_times and len(cut.supervisions) == 1:
             raise DataError(

@@ -80,7 +80,7 @@ class Features:
     def __init__(self, config: AudioConfig | None = None, device: str = "cpu", **options: Any) -> None:
         """``config`` has the options; without it they are given by name (``feature_type="mfcc"``).
 
-        Raises UserError where one is wrong, and where Lhotse isn't installed.
+        Raises UserError if one is wrong, and if Lhotse isn't installed.
         """
         if config is None:
             config = from_options(AudioConfig, options, "features")
@@ -141,7 +141,7 @@ class Features:
         return found
 
     def extract_section(self, samples: np.ndarray) -> np.ndarray:
-        """The samples of a recording's windows, mirrored at its ends where they are beyond; none where it has no frame.
+        """The samples of a recording's windows, mirrored at its ends where they are beyond; none if it has no frame.
 
         Raises UserError as ``batch`` does.
         """

@@ -315,7 +315,7 @@ def _to_field(text: str) -> str:
 
 
 def as_field(text: str, what: str, path: Path) -> str:
-    """``text``, which can be read again as a field. Raises DataError where it can't."""
+    """``text``, which can be read again as a field. Raises DataError if it can't."""
     try:
         fits = text.encode().split() == [text.encode()] and text != MISSING and text[0] not in ";\ufeff"
     except UnicodeEncodeError:

@@ -109,7 +109,7 @@ _KEYS = {
 
 
 def read_json(content: bytes, where: str) -> dict[str, Any]:
-    """Return the ``segments`` that JSON has, or its ``text`` and speaker; nothing where it has neither.
+    """Return the ``segments`` that JSON has, or its ``text`` and speaker; nothing if it has neither.
 
     Raises DataError for what isn't JSON.
 

@@ -341,7 +341,7 @@ def simulate(
 
     ``sampling_rate`` in Hz is that of what is spoken and of the conversations.
 
-    Raises UserError for options that aren't right, DataError where there are too few speakers.
+    Raises UserError for options that aren't right, DataError if there are too few speakers.
     """
     config = from_options(ConversationsConfig, {**options, "train": number}, "conversations")
     source = SimulatedConversations(SpokenArrays(spoken, sampling_rate), config, "train")

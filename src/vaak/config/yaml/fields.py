@@ -230,7 +230,7 @@ def resolved(schema: Schema, root: Schema) -> Schema:
 
 
 def schema_at(root: Schema, path: Sequence[str | int]) -> Schema | None:
-    """The schema of the value at a path of a configuration, or None where nothing is known."""
+    """The schema of the value at a path of a configuration, or None if nothing is known."""
     schema: Schema | None = root
     for key in path:
         if schema is None:

@@ -185,7 +185,7 @@ class Merger:
         return Placed(PlacedDict(kept, place), place)
 
     def _items(self, upper: PlacedDict, lower: PlacedList, annotation: Any, path: str) -> PlacedList | None:
-        """The list with some items replaced or added at its end; None where a key is not an index of it."""
+        """The list with some items replaced or added at its end; None if a key is not an index of it."""
         items = [one for _, one in entries(lower)]
         if not all(key.isdecimal() for key in upper):
             return None

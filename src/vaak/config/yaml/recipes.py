@@ -32,7 +32,7 @@ def recipes() -> dict[str, Path]:
 
 
 def recipe_named(text: str) -> Path | None:
-    """Return the recipe of a name, also where it is written as the documentation has it; None where none has it.
+    """Return the recipe of a name, also where it is written as the documentation has it; None if none has it.
 
     >>> recipe_named("quickstart").name, recipe_named("configs/asr/ctc.yml").name, recipe_named("no-such-recipe")
     ('quickstart.yml', 'ctc.yml', None)

@@ -204,7 +204,7 @@ class _Composer:
         self.num_levels = 0
 
     def compose(self, text: str) -> Any:
-        """The values of the one document in a text; None where there is none. Raises ConfigError."""
+        """The values of the one document in a text; None if there is none. Raises ConfigError."""
         tree, self.events = None, _events(text)
         is_first = True
         try:

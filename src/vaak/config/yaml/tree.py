@@ -94,7 +94,7 @@ def split_key(key: str) -> tuple[str, ...]:
 
 
 def find(tree: PlacedDict, path: Sequence[str | int]) -> Placed | None:
-    """Return the value at a path, which may be null; None where nothing is."""
+    """Return the value at a path, which may be null; None if nothing is."""
     value: Any = tree
     place = tree.place
     for key in path:

@@ -72,7 +72,7 @@ class DeflatedRange(NamedTuple):
     def open(self) -> BinaryIO:
         """Return the bytes, unpacked in memory, or while they are read if there are many.
 
-        Raises DataError where their number is different, or they are damaged.
+        Raises DataError if their number is different, or they are damaged.
         """
         if self.size > LARGE_BYTES:
             return io.BufferedReader(_RawInflated(self), 2 * BUFFER)
@@ -367,7 +367,7 @@ def is_archive(path: Path) -> bool:
 
 
 def find_archive(path: Path) -> tuple[Path, str] | None:
-    """Return the archive that a path leads through, and the name of the member in it; None where it leads through none.
+    """Return the archive that a path leads through, and the name of the member in it; None if it leads through none.
 
     A folder may have the name of an archive; then it is a folder.
     """
@@ -406,7 +406,7 @@ def _list_members(archive: Path, state: tuple[int, int]) -> dict[str, Member]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file, or a member of an archive, to read its bytes. Raises OSError where there is none."""
+    """Open a file, or a member of an archive, to read its bytes. Raises OSError if there is none."""
     found = find_archive(path)
     return open(path, "rb") if found is None else _member(path, *found).range.open()
 
@@ -451,7 +451,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def find_in_archives(pattern: str) -> list[Path] | None:
-    """Return the members that ``data.zip/**/*.txt`` or its like names; None where it leads through no archive."""
+    """Return the members that ``data.zip/**/*.txt`` or its like names; None if it leads through no archive."""
     parts = Path(pattern).parts
     for place in range(1, len(parts)):
         if not parts[place - 1].lower().endswith(ARCHIVE_ENDINGS):

@@ -59,7 +59,7 @@ class GivenDialect(NamedTuple):
     can_be_said: bool = False
 
     def advise(self, name: str, value: str) -> str:
-        """Return how to set one of these, for the end of a message; empty where it is set, or can't be.
+        """Return how to set one of these, for the end of a message; empty if it is set, or can't be.
 
         >>> GivenDialect(can_be_said=True).advise("quotes", "text")
         ', or set dialect: {quotes: text} (vaak init, vaak data check: --quotes text)'
@@ -292,7 +292,7 @@ def decide(path: Path, key: tuple[int, int], has_header: bool, given: GivenDiale
 def _count_clean(path: Path, plain: Dialect, facts: _Facts, sample: list[Numbered], has_header: bool) -> _Tally | None:
     """Count the rows where they are clean: ``_decide_quotes`` would find the same, reading a file several times.
 
-    None where quotes around cells leave a row of another width, or leave doubt: a reading of them as text that could
+    None if quotes around cells leave a row of another width, or leave doubt: a reading of them as text that could
     leave none, too (a row of the sample proves that it can't), with another number of rows; or, in tabs or bars,
     where no column of the sample and no cell needs them.
     """

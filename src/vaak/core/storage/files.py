@@ -141,7 +141,7 @@ def replacing_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
 def whole_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
     """``replacing_folder`` of one that isn't there or is empty; ``named`` is that of ``replacing_folder``.
 
-    Raises UserError where ``folder`` has something in it, or can't be written.
+    Raises UserError if ``folder`` has something in it, or can't be written.
     """
     folder = folder.absolute()
     remove_abandoned(folder.parent)
@@ -240,7 +240,7 @@ def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a new folder for temporary files, which is deleted on exit; after a kill, by whoever needs the next one.
 
-    Raises UserError where the disk has no space for one.
+    Raises UserError if the disk has no space for one.
     """
     try:
         place = Path(tempfile.gettempdir())
@@ -386,7 +386,7 @@ def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises OSError, or ValueError where it isn't JSON or is nested too deeply."""
+    """The content of a JSON file. Raises OSError, or ValueError if it isn't JSON or is nested too deeply."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:

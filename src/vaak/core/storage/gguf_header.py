@@ -90,7 +90,7 @@ _LAYER = re.compile(r"blk\.(\d+)\.(.+)\.weight")
 def name_layers(headers: Sequence[tuple[str, Tensors]]) -> list[str]:
     """Return transformers' names of the linear layers that the headers of a model's parts list.
 
-    None where one of them has a name that isn't known.
+    None if one of them has a name that isn't known.
     """
     names, found = _LAYERS.get(headers[0][0], {}), []
     matrices = (name for _, tensors in headers for name, shape in tensors if len(shape) == 2)

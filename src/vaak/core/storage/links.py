@@ -39,7 +39,7 @@ class LinkError(UserError):
 
 
 def require_own_files(folder: Path, is_ours: Callable[[Path], bool] = lambda link: False, *, deep: bool = True) -> None:
-    """Raise LinkError where something in a folder leads out of it, or is neither a file nor a folder.
+    """Raise LinkError if something in a folder leads out of it, or is neither a file nor a folder.
 
     ``is_ours`` is called with each link that leads out, and may vouch for it. From now on, nothing is written through
     other links below the folder, even new ones. Subfolders are examined only if ``deep``.
@@ -76,7 +76,7 @@ def _note_own(link: Path, aim: str) -> None:
 
 
 def require_no_link(path: Path) -> None:
-    """Raise LinkError where a path in a guarded folder would be written through a link, or isn't a file."""
+    """Raise LinkError if a path in a guarded folder would be written through a link, or isn't a file."""
     if _from_root(path) is not None:
         with open_parent(path) as (parent, name):
             _require_plain(path, parent, name)
@@ -85,7 +85,7 @@ def require_no_link(path: Path) -> None:
 def open_in_place(path: Path, flags: int) -> int:
     """Open a file in place for writing; return its descriptor. A new file gets the usual mode.
 
-    Raises LinkError where it is a link, a pipe, a device, or a file that has another name, too.
+    Raises LinkError if it is a link, a pipe, a device, or a file that has another name, too.
     """
     with open_parent(path) as (parent, name):
         _require_plain(path, parent, name)
@@ -111,7 +111,7 @@ def open_parent(path: Path) -> Iterator[tuple[int | None, str]]:
     """Yield what opens a file by its name alone: a descriptor of its folder, and the name.
 
     Below a guarded folder no link is followed on the way; elsewhere, and where the system has no such descriptors, the
-    descriptor is None and the name is the path. Raises LinkError where a folder on the way is a link.
+    descriptor is None and the name is the path. Raises LinkError if a folder on the way is a link.
     """
     found = _from_root(path) if BY_DESCRIPTOR else None
     if found is None:
@@ -149,7 +149,7 @@ def _open_folder(place: str, name: str, parent: int) -> int:
 
 
 def _from_root(path: Path) -> tuple[str, list[str]] | None:
-    """The highest guarded folder that a path is below, and the folders from there on; None where it is below none."""
+    """The highest guarded folder that a path is below, and the folders from there on; None if it is below none."""
     if not _guarded:
         return None
     names = os.path.abspath(path).split(os.sep)[:-1]
@@ -162,7 +162,7 @@ def _from_root(path: Path) -> tuple[str, list[str]] | None:
 
 
 def _require_plain(path: Path, parent: int | None, name: str) -> None:
-    """Raise LinkError where there is something under a name that isn't a file or a folder."""
+    """Raise LinkError if there is something under a name that isn't a file or a folder."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except OSError:

@@ -23,7 +23,7 @@ class MappedLines:
     """The lines of a file; ``lines[i]`` is one, with its end of line."""
 
     def __init__(self, path: Path, what: str) -> None:
-        """Map the lines. Raises DataError where there are none, naming ``what`` they are, or they are incomplete."""
+        """Map the lines. Raises DataError if there are none, naming ``what`` they are, or they are incomplete."""
         try:
             self.offsets = mapped(path.with_name(OFFSETS), OFFSET)
             self._bytes = mapped(path, "u1")
@@ -75,7 +75,7 @@ def writing_lines(path: Path) -> Iterator[LineWriter]:
 def mapped(path: Path, kind: str) -> np.ndarray:
     """The values of a file, memory-mapped; an empty file, which can't be mapped, has none.
 
-    Raises OSError where the file is missing, and ValueError where it doesn't hold a whole number of values.
+    Raises OSError if the file is missing, and ValueError if it doesn't hold a whole number of values.
     """
     return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
 

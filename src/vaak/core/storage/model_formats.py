@@ -62,7 +62,7 @@ class ModelFormat:
 def recognise(path: Path) -> ModelFormat:
     """Return the format of the pretrained model in an existing file or folder.
 
-    Raises OSError where it can't be read.
+    Raises OSError if it can't be read.
     """
     return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
 
@@ -102,7 +102,7 @@ def count_stored_parameters(place: Path | str) -> int:
 
 
 def list_stored_matrices(folder: Path) -> list[str]:
-    """Return the names of modules with a matrix in a folder's safetensors, by headers alone; none where unreadable."""
+    """Return the names of modules with a matrix in a folder's safetensors, by headers alone; none if unreadable."""
     try:
         headers = [_read_header(path) for path in list_weights(folder)]
         return [
@@ -118,7 +118,7 @@ def list_stored_matrices(folder: Path) -> list[str]:
 def list_checkpoint_matrices(folder: Path) -> list[str]:
     """Return the same of a checkpoint of Vaak's, its modules named as without low-rank adapters.
 
-    None where it isn't whole: frozen weights may be those of another file.
+    None if it isn't whole: frozen weights may be those of another file.
     """
     frozen = folder / FROZEN_WEIGHTS
     try:
@@ -181,7 +181,7 @@ def _count_in_gguf(path: Path) -> int:
 def list_gguf_layers(file: Path) -> list[str]:
     """Return transformers' names of the linear layers of a GGUF, in parts or not, by headers alone.
 
-    None where a part can't be read, or has a layer whose name isn't known.
+    None if a part can't be read, or has a layer whose name isn't known.
     """
     try:
         return name_layers([read_gguf_header(part) for part in list_gguf_parts(file)])
@@ -242,7 +242,7 @@ def _find_safetensors(folder: Path, files: Sequence[Path]) -> ModelFormat | None
 
 
 def _read_index(path: Path) -> list[str] | None:
-    """Return the names of the shards; None where the index is damaged."""
+    """Return the names of the shards; None if the index is damaged."""
     try:
         found = json.loads(path.read_bytes())["weight_map"]
         return sorted({str(name) for name in found.values()})
@@ -409,7 +409,7 @@ def _recognise_zip(path: Path) -> ModelFormat:
 
 
 def _read_pickle(path: Path) -> bytes | None:
-    """The opcodes of what torch saved, empty where they are too many; None where it isn't torch's."""
+    """The opcodes of what torch saved, empty if they are too many; None if it isn't torch's."""
     with zipfile.ZipFile(path) as archive:
         pickles = [one for one in archive.infolist() if one.filename.endswith("/data.pkl")]
         if not pickles:

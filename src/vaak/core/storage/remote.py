@@ -49,7 +49,7 @@ class RemoteFolder:
     """The files below a URL, by their names there. Each method raises StorageError where the service refuses."""
 
     def __init__(self, url: str) -> None:
-        """Raises UserError where the package for this kind of URL isn't installed."""
+        """Raises UserError if the package for this kind of URL isn't installed."""
         self.url = url.rstrip("/")
         self.shown = hide_secrets(self.url)
         found = URL.match(url)
@@ -113,7 +113,7 @@ class RemoteFolder:
                 return False
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a small file; None where it isn't there."""
+        """Return the content of a small file; None if it isn't there."""
         with self._asking("read", name):
             try:
                 return bytes(self.system.cat_file(self._path(name)))
@@ -137,7 +137,7 @@ class RemoteFolder:
             self.system.cp_file(self._path(source), self._path(target))
 
     def require(self, name: str, size: int, sha256: str, original: Path | None = None) -> None:
-        """Raise StorageError where a file isn't there with this size and SHA-256.
+        """Raise StorageError if a file isn't there with this size and SHA-256.
 
         If the service reports the MD5 of its copy, that is compared with the ``original``; otherwise the copy is read
         back.
@@ -193,7 +193,7 @@ class RemoteFolder:
                 begin = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
 
     def ask(self, name: str) -> dict[str, Any] | None:
-        """Return the service's metadata of a file; None where it isn't there."""
+        """Return the service's metadata of a file; None if it isn't there."""
         with self._asking("read", name):
             try:
                 self.system.invalidate_cache()

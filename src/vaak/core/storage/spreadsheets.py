@@ -29,7 +29,7 @@ def is_spreadsheet(path: Path) -> bool:
 def read_sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield each row's number, as the spreadsheet shows it, and its cells; rows without content are left out.
 
-    Raises DataError for what can't be read, UserError where calamine isn't installed.
+    Raises DataError for what can't be read, UserError if calamine isn't installed.
     """
     first, rows = _first_sheet(path, read_state(path))
     for number, cells in enumerate(rows, first):

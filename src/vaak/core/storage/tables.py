@@ -118,7 +118,7 @@ class Table:
         return [name for name, number in Counter(self.names).items() if number > 1 and name]
 
     def require_one(self, name: str) -> None:
-        """Raise DataError where several columns have a name that is read: which is meant can't be told."""
+        """Raise DataError if several columns have a name that is read: which is meant can't be told."""
         if name in self.repeated:
             raise DataError(f"{self.path}: several columns are called {name!r}; rename all but the one to read")
 

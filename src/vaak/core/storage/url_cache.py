@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 def fetch_matches(url: str, option: str) -> list[Path]:
     """Return local copies of the files that a URL names; it may be a pattern, ``s3://bucket/texts/**/*.txt``.
 
-    Raises DataError, naming the ``option``, where nothing matches, and StorageError where the service refuses.
+    Raises DataError, naming the ``option``, where nothing matches, and StorageError if the service refuses.
     """
     is_pattern, shown = glob.has_magic(url), hide_in_addresses(url.rstrip("/"))
     folder, pattern = url.rpartition("/")[::2]
@@ -61,7 +61,7 @@ def fetch_matches(url: str, option: str) -> list[Path]:
 def fetch_folder(url: str, option: str) -> Path:
     """Return the local copy of a folder at a URL, with all that is below it.
 
-    Raises DataError, naming the ``option``, where nothing is there, and StorageError where the service refuses.
+    Raises DataError, naming the ``option``, where nothing is there, and StorageError if the service refuses.
     """
     if not _fetch(url.rstrip("/"), "**"):
         raise DataError(f"{option}: no such folder, or nothing in it: {hide_in_addresses(url)}")
@@ -69,7 +69,7 @@ def fetch_folder(url: str, option: str) -> Path:
 
 
 def find_copy(url: str, folder: Path) -> Path | None:
-    """Return where a file is below a ``folder`` that is the copy of a URL; None where its own isn't below that."""
+    """Return where a file is below a ``folder`` that is the copy of a URL; None if its own isn't below that."""
     for place in (folder, *folder.parents):
         own = _urls.get(place)
         if own is not None and url.startswith(f"{own}/"):

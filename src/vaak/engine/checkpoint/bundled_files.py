@@ -104,7 +104,7 @@ def restore_bundled_files(path: Path, run: Path, base: nn.Module) -> None:
     """Restore damaged bundled files of a checkpoint from the copies of ``run`` or of another checkpoint.
 
     Frozen weights are also restored from those of ``base``, the model before a checkpoint is restored. A bundled file
-    without another copy causes a warning. Raises CheckpointError where frozen weights are lost.
+    without another copy causes a warning. Raises CheckpointError if frozen weights are lost.
     """
     for name, entry in listed_files(path).items():
         if name in OF_THE_STATE or entry.describes(path / name):
@@ -141,7 +141,7 @@ def report_damaged(path: Path) -> None:
 
 
 def require_frozen(path: Path, listed: Mapping[str, Entry]) -> None:
-    """Raises CheckpointError where a checkpoint's frozen weights are damaged and no file has them."""
+    """Raises CheckpointError if a checkpoint's frozen weights are damaged and no file has them."""
     if FROZEN in listed and whole_copy(path, FROZEN, listed[FROZEN]) is None:
         raise _lost(path)
 
@@ -149,7 +149,7 @@ def require_frozen(path: Path, listed: Mapping[str, Entry]) -> None:
 def frozen_tensors(path: Path, base: nn.Module | None) -> dict[str, torch.Tensor]:
     """The frozen weights of a checkpoint, of whichever copy is whole, or those of ``base``, if they are the same.
 
-    Raises CheckpointError where they are lost.
+    Raises CheckpointError if they are lost.
     """
     entry = listed_files(path).get(FROZEN)
     if entry is None:
@@ -205,7 +205,7 @@ def _newest_first(folder: Path) -> list[Path]:
 def _restore_from(base: nn.Module, path: Path, entry: Entry) -> bool:
     """Write a checkpoint's frozen weights as ``base`` has them, if they are the right ones; return whether they are.
 
-    Raises OSError where they can't be written.
+    Raises OSError if they can't be written.
     """
     made = files.name_temporary(path / FROZEN)
     try:

@@ -20,7 +20,7 @@ from vaak.engine.state import Position
 class PlanKind:
     """The kind of an epoch's plan.
 
-    ``rows`` is how many examples each batch has, in one order whatever that number is; None where that isn't so.
+    ``rows`` is how many examples each batch has, in one order whatever that number is; None if that isn't so.
     """
 
     fingerprint: str

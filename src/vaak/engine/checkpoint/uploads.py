@@ -91,7 +91,7 @@ class RemoteCheckpoints:
                 log.info("%s: %d unfinished upload(s) of a killed process were removed there", self.shown, number)
 
     def require_claim(self) -> None:
-        """Raise TakenOverError where another process has begun to write there since this one's ``claim``."""
+        """Raise TakenOverError if another process has begun to write there since this one's ``claim``."""
         if self._claim is None or (found := self.store.read(WRITER)) in (None, self._claim):
             return
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -179,7 +179,7 @@ class RemoteCheckpoints:
     def fetch(self, step: int, folder: Path) -> Path:
         """Download a whole checkpoint to a folder of checkpoints, where it appears once all of it is verified.
 
-        Raises CheckpointError where a file isn't what its manifest says.
+        Raises CheckpointError if a file isn't what its manifest says.
         """
         found, path, place = self.whole[step], folder / step_folder(step), f"{FOLDER}/{step_folder(step)}"
         size = sum(entry.size for entry in found.listed.values())
@@ -352,7 +352,7 @@ class Uploads:
                 self._send_changed(f"{FOLDER}/{name}", folder / name)
 
     def _send_changed(self, name: str, file: Path) -> None:
-        """Send a small file that has changed since; nothing where there is none."""
+        """Send a small file that has changed since; nothing if there is none."""
         try:
             about = file.stat()
             state = about.st_mtime_ns, about.st_size

@@ -98,7 +98,7 @@ class ExactGradients(OwnGradients):
     def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """Leave the sums over all microbatches of the step in the parameters; return the terms', and their units.
 
-        None where numbers were too large for the sums: all ranks then compute the step again.
+        None if numbers were too large for the sums: all ranks then compute the step again.
         """
         if self._exponents is None:
             # This rank has no microbatch.

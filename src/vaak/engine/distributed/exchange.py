@@ -103,7 +103,7 @@ class OwnGradients:
         return total_norm(self.gradients)
 
     def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """The terms' sums and units, over all ranks; None where the step has to be computed again."""
+        """The terms' sums and units, over all ranks; None if the step has to be computed again."""
         return sums, units
 
     def updating(self) -> contextlib.AbstractContextManager[None]:

@@ -71,7 +71,7 @@ def multiplied_by(config: TrainingConfig, processes: int) -> TrainingConfig:
 
 
 def check_launcher(config: TrainingConfig, world_size: int) -> None:
-    """Raise UserError where what was launched is not what the YAML asks for, or can't be done."""
+    """Raise UserError if what was launched is not what the YAML asks for, or can't be done."""
     wanted = config.distributed.world_size
     if wanted is not None and wanted != world_size:
         raise UserError(
@@ -92,7 +92,7 @@ def check_launcher(config: TrainingConfig, world_size: int) -> None:
 
 
 def check_microbatches(config: TrainingConfig, world_size: int) -> None:
-    """Raise UserError where a process would have no microbatch of a step."""
+    """Raise UserError if a process would have no microbatch of a step."""
     if world_size > config.gradient_accumulation_steps:
         raise UserError(
             f"{world_size} processes share the {config.gradient_accumulation_steps} microbatch(es) of a step: set "
@@ -141,7 +141,7 @@ def _warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -
 def precision_from_launcher(chosen: str, given: bool) -> str:
     """Return the precision of the YAML, or of accelerate's configuration where the YAML has none.
 
-    Raises UserError where both speak and differ. Accelerate's ``no`` is its default, so it contradicts nothing, and
+    Raises UserError if both speak and differ. Accelerate's ``no`` is its default, so it contradicts nothing, and
     ``auto`` leaves it to others.
     """
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

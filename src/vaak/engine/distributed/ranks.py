@@ -315,8 +315,8 @@ def _meeting_point() -> tuple[str, int]:
 def start_ranks(config: TrainingConfig) -> Ranks:
     """Join the processes that were started together and pick this one's device.
 
-    Raises UserError where the YAML asks for another number of processes than were started, for a device that isn't
-    there, or for something that contradicts accelerate's configuration; and where one of them doesn't start.
+    Raises UserError if the YAML asks for another number of processes than were started, for a device that isn't
+    there, or for something that contradicts accelerate's configuration; and if one of them doesn't start.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     check_launcher(config, world_size)
@@ -366,7 +366,7 @@ def _store(address: str, port: int, rank: int, world_size: int, by_launcher: boo
 def common_word(word: str | None) -> tuple[str, dict[str, Any]]:
     """Return what rank 0 gives as ``word``, on every process that was started with it, and the place of rank 0.
 
-    Raises UserError where the processes don't meet.
+    Raises UserError if the processes don't meet.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
@@ -388,7 +388,7 @@ def use_own_device() -> None:
 
 
 def _own_device() -> int:
-    """The number of this process's CUDA device. Raises UserError where its machine has fewer than processes."""
+    """The number of this process's CUDA device. Raises UserError if its machine has fewer than processes."""
     number, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= devices:
         raise UserError(

@@ -55,7 +55,7 @@ class ShardedModel(nn.Module):
 
     ``blocks`` are the modules that are gathered one at a time. In ``precision`` bf16 or fp16 parameters are gathered in
     16 bits; gradients are added in 32, or in ``ranks.sum_dtype``. ``parts`` are this rank's of a model that was
-    ``made_in_parts``. Raises UserError where the ranks can't be divided as ``config`` asks.
+    ``made_in_parts``. Raises UserError if the ranks can't be divided as ``config`` asks.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class OptimizerStates:
     def state_dict(self) -> dict[str, Any]:
         """Tensors, live, and the values that aren't tensors, by name.
 
-        Raises UserError where a user's optimizer remembers what a checkpoint can't keep.
+        Raises UserError if a user's optimizer remembers what a checkpoint can't keep.
         """
         tensors, values = optimizer_tensors(self._names, self.optimizers)
         if self._groups is None:
@@ -68,7 +68,7 @@ class OptimizerStates:
         return {**tensors, **values, **self._groups.changed()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Remember what ``state_dict`` gave. Raises CheckpointError where it is from another model or optimizer."""
+        """Remember what ``state_dict`` gave. Raises CheckpointError if it is from another model or optimizer."""
         load_optimizer_tensors(self._names, self.optimizers, state, self.of_user, self._updated)
         if self._groups is not None:
             self._groups.load(state)
@@ -124,7 +124,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _check_storable(names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer]) -> None:
-    """Raise UserError where something that an optimizer remembers would be missing in a checkpoint."""
+    """Raise UserError if something that an optimizer remembers would be missing in a checkpoint."""
     for optimizer in optimizers:
         kind = type(optimizer).__name__
         strange = [key for key in optimizer.state if key not in names]

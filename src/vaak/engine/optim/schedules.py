@@ -40,7 +40,7 @@ Schedule = Callable[[int], float]
 def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float, folder: Path = Path()) -> Schedule:
     """The factor on the peak rate for every step from 1 on; ``folder`` is where a ``./file.py`` is looked for.
 
-    Raises UserError where the warm-up is longer than training, ``min_lr`` is above the peak, or a user's schedule
+    Raises UserError if the warm-up is longer than training, ``min_lr`` is above the peak, or a user's schedule
     doesn't fit.
     """
     warmup = warmup_steps(config, total_steps)
@@ -132,7 +132,7 @@ class UsersSchedule:
     """The factor of each step, checked: a number of 0 or more, and the same whenever it is asked for."""
 
     def __init__(self, config: SchedulerConfig, total_steps: int, folder: Path) -> None:
-        """Raises UserError where the schedule can't be called, doesn't have an option, or remembers its calls."""
+        """Raises UserError if the schedule can't be called, doesn't have an option, or remembers its calls."""
         self._key, self._name, self._total_steps = config.key, config.type, total_steps
         found: Any = resolve_component(self._key, self._name, folder)
         if not callable(found):
@@ -161,7 +161,7 @@ class UsersSchedule:
             )
 
     def __call__(self, step: int) -> float:
-        """The factor. Raises UserError where it isn't a number, or below 0."""
+        """The factor. Raises UserError if it isn't a number, or below 0."""
         given = self._schedule(step, self._total_steps)
         try:
             factor = float(given)
@@ -186,7 +186,7 @@ class Plateau:
         self.factor = 1.0
 
     def observe(self, metrics: Mapping[str, float]) -> None:
-        """Take note of an evaluation. Raises UserError where the metric watched isn't among its results."""
+        """Take note of an evaluation. Raises UserError if the metric watched isn't among its results."""
         if self._config.metric not in metrics:
             raise UserError(
                 f"training.scheduler.metric: no metric {self._config.metric}; "
@@ -222,7 +222,7 @@ class Freezing:
     in between, of the parameters that then need a gradient: those that are ever trained. What the model itself froze
     stays frozen. A tied parameter is matched by any of its names.
 
-    Raises UserError where a rule isn't a regular expression or matches nothing, or nothing is trained at first.
+    Raises UserError if a rule isn't a regular expression or matches nothing, or nothing is trained at first.
     """
 
     def __init__(self, model: nn.Module, rules: Sequence[FreezeConfig]) -> None:

@@ -44,7 +44,7 @@ from vaak.nn.decoding.sampling import (
 class BeamSettings:
     """How wide the search is and how its hypotheses are compared.
 
-    Raises UserError where a value makes no sense.
+    Raises UserError if a value makes no sense.
     """
 
     end_id: int
@@ -119,7 +119,7 @@ class _Search:
     def step(self, logits: Tensor, gains: Tensor | None = None) -> Tensor:
         """Continue all hypotheses by one token; which of them, by place, those that live on come from.
 
-        ``logits`` is ``(rows · width, vocab)``. Raises UserError where they are NaN.
+        ``logits`` is ``(rows · width, vocab)``. Raises UserError if they are NaN.
         """
         # Time is the length of the continuations: 1 for the first token.
         num_rows, width, time = self.tokens.shape

@@ -36,7 +36,7 @@ class CtcBeam:
 
     @cached_property
     def endings(self) -> Endings | None:
-        """Return the effect of each token on words; None where words add nothing."""
+        """Return the effect of each token on words; None if words add nothing."""
         return None if self.words is None and not self.beta else Endings(self.pieces)
 
     def prune_tokens(self, log_probs: np.ndarray) -> np.ndarray:

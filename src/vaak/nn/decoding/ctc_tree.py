@@ -160,7 +160,7 @@ class _Shared:
         return known
 
     def end_word(self, node: _Node, kind: int) -> tuple[float, int] | None:
-        """Return the words' bonus after a token of a kind, and the state then; None where it must be read first."""
+        """Return the words' bonus after a token of a kind, and the state then; None if it must be read first."""
         found = node.ended.get(kind)
         if found is not None:
             return found
@@ -238,7 +238,7 @@ class _Row:
     def _stay(self, beam: list[_Node], frame: _Frame) -> list[_Candidate | None]:
         """Return the prefixes unchanged: with a blank; with the last token, longer, or after a parent in the beam.
 
-        None where that is impossible, as it mostly is at a frame that must be a letter.
+        None if that is impossible, as it mostly is at a frame that must be a letter.
         """
         time, blank, log_probs, tokens = frame
         continued = log_probs if len(log_probs) <= self.search.beam_size else {one[0] for one in tokens}
@@ -279,7 +279,7 @@ class _Row:
     def _follow(self, beam: list[_Node], frame: _Frame) -> list[_Candidate]:
         """Return all prefixes continued by the only token of a frame, most frames' of speech that isn't a blank.
 
-        Nothing where that isn't all: where the token ends a word, or the last one may be longer, or hotwords count.
+        Nothing if that isn't all: where the token ends a word, or the last one may be longer, or hotwords count.
         """
         shared, found = self.shared, list[_Candidate]()
         if len(frame.log_probs) > 1 or not frame.tokens or shared.has_hotwords or beam[0].total == NEVER:

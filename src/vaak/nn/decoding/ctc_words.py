@@ -83,7 +83,7 @@ class Endings:
         self.first_sizes = np.array([len(first) for first in self.before])
         self.num_whole = np.array([len(more) for more in self.whole])
         self.only_end = (self.first_sizes == 0) & (self.num_whole == 0)
-        """Kinds that change nothing where no word has begun."""
+        """Kinds that change nothing if no word has begun."""
 
     def most_gained(self, by_word: float) -> np.ndarray:
         """Return the most that a token of each kind adds, where a word adds ``by_word`` at most, ``(kind,)``."""
@@ -147,7 +147,7 @@ class WordBonuses:
         self.scores = EndingScores(endings, words)
 
     def _expect(self, is_new: np.ndarray) -> None:
-        """Forget what tokens would add, where a prefix ``is_new``; they add nothing where no word has begun."""
+        """Forget what tokens would add, where a prefix ``is_new``; they add nothing if no word has begun."""
         if self.words is None:
             begun = (self.word != 0)[..., None] | (self.endings.first_sizes > 0)
             self.ended = self.bonus[..., None] + self.beta * (begun + self.endings.num_whole)

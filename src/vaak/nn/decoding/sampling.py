@@ -40,7 +40,7 @@ DIVERGED = "The model's scores are not finite numbers: its training has diverged
 class SamplingSettings:
     """How the next token is chosen: repetition penalty, then temperature, then top-k, then top-p and min-p.
 
-    Raises UserError where a value makes no sense.
+    Raises UserError if a value makes no sense.
     """
 
     max_new_tokens: int = 100
@@ -96,7 +96,7 @@ def next_tokens(
 
 
 def require_tokens(tokens: Tensor) -> list[int]:
-    """The tokens that ``next_tokens`` gave, ``(rows,)``. Raises UserError where the scores weren't finite."""
+    """The tokens that ``next_tokens`` gave, ``(rows,)``. Raises UserError if the scores weren't finite."""
     found: list[int] = tokens.tolist()
     if -1 in found:
         raise UserError(DIVERGED)

@@ -262,7 +262,7 @@ class _Segment:
         into[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk)).copy_(tokens)
 
     def visibility(self, documents: Tensor | None, dtype: torch.dtype) -> _Visibility | None:
-        """None where every row is one document."""
+        """None if every row is one document."""
         if documents is None:
             return None
         own = documents[:, self.start + 1 : self.stop + 1].unflatten(1, (self.num_chunks, self.chunk)).transpose(0, 1)

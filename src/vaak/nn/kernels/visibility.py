@@ -40,7 +40,7 @@ class Visibility:
     it is padding; a query sees its own document. Without ``documents`` it sees every real key,
     without ``key_documents`` too every key. ``bias`` gives what is added to scores ``(heads, query, key)`` for the
     distances ``(query, key)``, key's place less query's. ``pairs`` ``(batch or 1, heads or 1, query, key)`` says all of
-    it at once: True where a key is seen, or the number that is added to the score; None where ``causal`` says it all.
+    it at once: True where a key is seen, or the number that is added to the score; None if ``causal`` says it all.
     ``segments`` are the documents for the kernels of variable length, which then need no ``pairs``.
     """
 
@@ -67,7 +67,7 @@ class Visibility:
         return replace(self, pairs=scores if mask is None else scores.masked_fill(~mask, float("-inf")))
 
     def _mask(self, num_queries: int, num_keys: int, device: torch.device) -> Tensor | None:
-        """True where a key is seen; None where ``causal`` says it all, or every key is visible."""
+        """True where a key is seen; None if ``causal`` says it all, or every key is visible."""
         key_documents = self.documents if self.key_documents is None else self.key_documents
         if key_documents is None:
             needed = self.causal and 1 < num_queries < num_keys

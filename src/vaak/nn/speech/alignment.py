@@ -47,7 +47,7 @@ def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: T
     ``scores`` is ``(batch, frame, symbol)``; the lengths are ``(batch,)``. Every real symbol has at least one frame,
     and a row's durations add up to its frames. Padding isn't read. No gradient flows.
 
-    Raises DataError where a row has fewer frames than symbols, or no symbol. Lengths on a GPU aren't checked, for the
+    Raises DataError if a row has fewer frames than symbols, or no symbol. Lengths on a GPU aren't checked, for the
     program would have to wait for them: there, such a row's durations mean nothing.
     """
     # A loop isn't to be traced.

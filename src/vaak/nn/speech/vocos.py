@@ -38,7 +38,7 @@ class InverseSTFT(nn.Module):
     """The waveform of a short-time Fourier transform with a periodic Hann window; nothing is learned."""
 
     def __init__(self, n_fft: int, hop_length: int, win_length: int) -> None:
-        """Sizes are in samples. Raises ValueError where windows would leave gaps between frames."""
+        """Sizes are in samples. Raises ValueError if windows would leave gaps between frames."""
         super().__init__()
         if n_fft % 2 or not hop_length <= win_length // 2 <= n_fft // 2:
             raise ValueError(

@@ -278,7 +278,7 @@ def _lost_completion(log: LogAudit, checkpoint: Path) -> str | None:
 
 
 def _completed(found: Inventory, checkpoint: Path) -> dict[str, Any] | None:
-    """The state after what was due, as the file has it; None where it isn't there, or is damaged (reported)."""
+    """The state after what was due, as the file has it; None if it isn't there, or is damaged (reported)."""
     about = found.read(checkpoint / COMPLETED)
     state = about.get("state") if isinstance(about, dict) else None
     return state if isinstance(state, dict) and isinstance(state.get("position"), dict) else None

@@ -59,7 +59,7 @@ class RunSummary:
     and ``best_mode`` min or max.
 
     ``id`` is what its directory says that it is, ``parent`` the run that it is a fork of (id, directory, step).
-    ``checkpoint`` is the step of its newest complete checkpoint; ``go_on`` the command that resumes there, None where
+    ``checkpoint`` is the step of its newest complete checkpoint; ``go_on`` the command that resumes there, None if
     nothing can be resumed; ``damaged`` says what is wrong with incomplete checkpoints.
     """
 
@@ -95,7 +95,7 @@ class RunSummary:
 def list_runs(folder: Path) -> list[RunSummary]:
     """A summary of each run below ``folder``, the one last written first; unreadable runs are omitted.
 
-    Raises UserError where it is a file.
+    Raises UserError if it is a file.
     """
     configs = [config.relative_to(folder) for config in configurations_below(folder)]
     runs = [folder / config.parent for config in configs if "wandb" not in config.parts]
@@ -253,7 +253,7 @@ OF_A_START = {
 def never_trained(folder: Path) -> list[Path]:
     """The directories of runs below ``folder`` that have no checkpoint, whole or not, no step, and no process.
 
-    Raises UserError where it is a file.
+    Raises UserError if it is a file.
     """
     runs = (config.parent for config in configurations_below(folder) if run_of_configuration(config) is not None)
     unlocked = (run for run in runs if not is_being_written(run) and not is_locked(run / "checkpoints" / LOCK))
@@ -263,7 +263,7 @@ def never_trained(folder: Path) -> list[Path]:
 def remove_start(run: Path) -> bool:
     """Remove a directory, unless a run has begun in it meanwhile; return whether it is gone.
 
-    Raises UserError where it can't be removed.
+    Raises UserError if it can't be removed.
     """
     try:
         with contextlib.suppress(UserError), the_only_writer(run):

@@ -40,7 +40,7 @@ AFTER_ALL_STEPS = 1 << 62
 def begin_session(trainer: Trainer, configuration: str) -> None:
     """Write down that a session begins where the trainer stands; its checkpoints will name it.
 
-    Raises UserError where it can't be written.
+    Raises UserError if it can't be written.
     """
     directory, position = trainer.directory, trainer.position
     try:
@@ -91,7 +91,7 @@ def sessions_of_run(directory: Path) -> list[dict[str, Any]]:
 
 
 def conditions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any] | None]:
-    """The conditions of each session that took steps from ``first`` to ``last``; None where it didn't write them."""
+    """The conditions of each session that took steps from ``first`` to ``last``; None if it didn't write them."""
     sessions = _sessions_of_steps(directory, first, last)
     return [found if isinstance(found := one.get("conditions"), dict) else None for one in sessions] or [None]
 

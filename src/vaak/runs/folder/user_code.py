@@ -32,7 +32,7 @@ OF_THE_LOOP = ("training.callbacks", "wandb")
 
 
 def require_trust(loaded: Loaded, sections: Collection[str] | None = None) -> None:
-    """Raises UserError where code would be executed that isn't the user's own, and isn't trusted.
+    """Raises UserError if code would be executed that isn't the user's own, and isn't trusted.
 
     ``sections`` are the keys of those of which code is executed; None: all, as in training.
     """
@@ -45,7 +45,7 @@ def require_trust(loaded: Loaded, sections: Collection[str] | None = None) -> No
 def require_secrets(loaded: Loaded, but: Collection[str] = (), only: Collection[str] | None = None) -> list[str]:
     """Return remarks on the secrets of a run, where they come from and how its directory refers to them.
 
-    Options below ``but`` aren't needed; with ``only``, no others are. Raises UserError where the variable of one that
+    Options below ``but`` aren't needed; with ``only``, no others are. Raises UserError if the variable of one that
     is needed isn't set.
     """
     remarks = []
@@ -70,7 +70,7 @@ def _is_below(key: str, sections: Collection[str]) -> bool:
 
 
 def require_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
-    """Raises UserError where using a run's model would execute code from outside Vaak."""
+    """Raises UserError if using a run's model would execute code from outside Vaak."""
     inner: Iterable[Experiment[Any, Any]] = getattr(experiment.data, "inner_experiments", {}).values()
     names = [_type_at(one, key) for one in (experiment, *inner) for key in one.spec.used_by_models]
     if outside := [name for name in names if ":" in name]:
@@ -137,7 +137,7 @@ def adopt_copies(directory: Path, imported: Mapping[str, ModuleType]) -> None:
 
 
 def _type_at(experiment: Experiment[Any, Any], key: str) -> str:
-    """The type of the section with a dotted key; nothing where it is left out."""
+    """The type of the section with a dotted key; nothing if it is left out."""
     section: Any = experiment
     for name in key.split("."):
         section = getattr(section, name, None)

@@ -37,7 +37,7 @@ STEPS, MOST_SECONDS = 5, 2.0
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of trying one size. ``problem`` says why it doesn't fit; None where it does.
+    """The result of trying one size. ``problem`` says why it doesn't fit; None if it does.
 
     ``memory_bytes`` is this process's peak, measured or forecast. ``per_second`` has the rate of training in each unit.
     ``holds_all`` is True if the whole epoch is one microbatch, or one of each part.
@@ -220,7 +220,7 @@ def find_batch_size(
     Nothing is written into the run directory. ``limit`` is in bytes; ``up_to`` the largest size to try; ``tell`` is
     called with each trial.
 
-    Raises UserError where not even one example fits, naming it.
+    Raises UserError if not even one example fits, naming it.
     """
     training = loaded.experiment.training
     option = budget_option(training)

@@ -56,7 +56,7 @@ CPU_ROWS, CPU_MICROBATCHES = 4, 2
 def try_run(loaded: Loaded) -> Outcome:
     """Train a few steps, evaluate, and write a checkpoint, as training would; return how it ended.
 
-    The run's own directory is neither read nor written. Raises UserError for everything that training would, and where
+    The run's own directory is neither read nor written. Raises UserError for everything that training would, and if
     several processes were started.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Kept(NamedTuple):
-    """The file of a recording, and the text that it had ``before``; None where it wasn't kept yet."""
+    """The file of a recording, and the text that it had ``before``; None if it wasn't kept yet."""
 
     path: Path
     before: str | None
@@ -45,7 +45,7 @@ class KeptRecordings:
     def add(self, recording: Path, text: str) -> Kept:
         """Keep a recording with its transcript; one that is kept already gets this transcript.
 
-        Raises UserError for one that can't be read, and where it can't be written.
+        Raises UserError for one that can't be read, and if it can't be written.
         """
         text = " ".join(text.split())
         if not text:

@@ -38,7 +38,7 @@ CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
 
 
 def seconds_read_by(base: str, folder: Path = Path()) -> float | None:
-    """Return the seconds of audio that a base's encoder reads at most; None where it isn't a folder that gives them."""
+    """Return the seconds of audio that a base's encoder reads at most; None if it isn't a folder that gives them."""
     for place in (Path(base).expanduser(), folder / base):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             # No folder of transformers: others say it.

@@ -52,7 +52,7 @@ class WithExperts(nn.Module):
         """Freeze ``base``, give its layers experts, and the model their gate; return the names of those layers.
 
         The gate reads vectors of ``width``. Modules of ``base`` that are ``also_trained`` are as they were. All is
-        drawn from torch's default generator. Raises UserError where a name of ``options.targets`` is that of no layer.
+        drawn from torch's default generator. Raises UserError if a name of ``options.targets`` is that of no layer.
         """
         if options is None:
             return []

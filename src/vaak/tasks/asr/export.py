@@ -32,7 +32,7 @@ MASKED_LOGIT = 30.0
 
 
 def require_one(model: WithExperts, expert: int | None) -> None:
-    """Raises UserError where a model has experts, and no expert is chosen."""
+    """Raises UserError if a model has experts, and no expert is chosen."""
     experts = model.experts
     if experts is None and expert is not None:
         raise UserError("an expert was chosen, but this model has none")
@@ -43,7 +43,7 @@ def require_one(model: WithExperts, expert: int | None) -> None:
 def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
     """The mean weight that an expert had in the validation utterances that chose it, in a run's last evaluation.
 
-    It is the last one up to the checkpoint. Raises UserError where no utterance chose it, or that isn't known.
+    It is the last one up to the checkpoint. Raises UserError if no utterance chose it, or that isn't known.
     """
     found = None
     for record in iterate_evaluations(run):

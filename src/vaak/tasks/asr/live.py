@@ -152,7 +152,7 @@ class LiveTranscriber:
             yield Event("partial", *self._times(self._frames), agreed, round(self.heard, 3))
 
     def _end(self, frames: list[np.ndarray]) -> Iterator[Event]:
-        """The text of an utterance; none where nothing was heard in it, unless something had been shown."""
+        """The text of an utterance; none if nothing was heard in it, unless something had been shown."""
         if self._voice.last_loud <= self._start:
             # The rest of a long utterance that was cut.
             return

@@ -24,7 +24,7 @@ def resolve_base(options: AsrModelConfig, folder: Path) -> str:
 
 
 def read_written_language(source: str) -> str | None:
-    """Return the language that a Whisper's ``generation_config.json`` makes it write; None where it doesn't say."""
+    """Return the language that a Whisper's ``generation_config.json`` makes it write; None if it doesn't say."""
     file = find_file(BASE_KEY, source, GENERATION)
     return None if file is None else find_written_language(read_json(file))
 

@@ -59,7 +59,7 @@ class Transcriber:
     """Whether each window is padded to the same length; otherwise, to the longest of its batch."""
 
     def scoring_tokens(self) -> Self:
-        """Return one whose segments have the log-probabilities of their tokens. Raises UserError where it has none."""
+        """Return one whose segments have the log-probabilities of their tokens. Raises UserError if it has none."""
         raise UserError("it has no log-probabilities of tokens; only a Whisper has")
 
     def transcribe(self, path: Path) -> Transcript:
@@ -123,7 +123,7 @@ class Transcriber:
         return text
 
     def stream(self) -> TextStream | None:
-        """Return a reader of an utterance as it arrives, which reads no part twice; None where there is none."""
+        """Return a reader of an utterance as it arrives, which reads no part twice; None if there is none."""
         return None
 
     def texts(self, features: Sequence[np.ndarray]) -> list[str]:

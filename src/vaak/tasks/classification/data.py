@@ -279,7 +279,7 @@ def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path
 def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
     """The vectors ``(token, width)`` of a file for the words of a tokenizer; NaN where the file has none.
 
-    Raises UserError where the file can't be read, or its lines differ in length.
+    Raises UserError if the file can't be read, or its lines differ in length.
     """
     ids = {tokenizer.readable(token): token for token in range(tokenizer.vocab_size)}
     found: dict[int, np.ndarray] = {}
@@ -314,7 +314,7 @@ def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
 def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
     """The words in small letters that are one token within a text, with its number.
 
-    Raises DataError where there are none: a tokenizer of bytes or characters.
+    Raises DataError if there are none: a tokenizer of bytes or characters.
     """
     before, found = tokenizer.encode("a"), {}
     for token in range(tokenizer.vocab_size):
@@ -486,7 +486,7 @@ ClassWeights = Mapping[str, np.ndarray]
 def class_weights(given: str | Sequence[float], targets: np.ndarray, classes: Classes) -> ClassWeights:
     """The weights of the classes of each column, for ``targets`` ``(text, column)`` of the training split.
 
-    Raises UserError where a list has not one for each class.
+    Raises UserError if a list has not one for each class.
     """
     if isinstance(given, str):
         return {

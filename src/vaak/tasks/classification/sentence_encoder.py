@@ -152,7 +152,7 @@ class SentenceEncoder:
 
     @classmethod
     def open(cls, source: str, device: torch.device) -> SentenceEncoder:
-        """Return the encoder in a folder, or of a name on the Hub. Raises UserError where it can't be loaded."""
+        """Return the encoder in a folder, or of a name on the Hub. Raises UserError if it can't be loaded."""
         folder = fetch_folder(resolve_source(KEY, source, Path()), FILES)
         pooling, auto = Pooling.read(folder), import_transformers(KEY)
         tokenizer = load_tokenizer(KEY, str(folder))
@@ -186,7 +186,7 @@ class SentenceEncoder:
 def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[tuple[str, list[float]]]:
     """Yield each text with its embedding, by the encoder in a folder, or of a name on the Hub.
 
-    A line counts the texts of which only the beginning was read. Raises UserError where it can't be loaded.
+    A line counts the texts of which only the beginning was read. Raises UserError if it can't be loaded.
     """
     encoder, cut, given = SentenceEncoder.open(source, device), 0, iter(texts)
     while some := list(islice(given, limit_batch(SENTENCES_AT_ONCE))):
@@ -221,7 +221,7 @@ class SentenceEncoderInUse:
 
 
 def open_encoder(path: Path, device: str) -> OpenedRun:
-    """Return a sentence encoder as a run is opened. Raises UserError where it can't be loaded."""
+    """Return a sentence encoder as a run is opened. Raises UserError if it can't be loaded."""
     encoder = SentenceEncoder.open(str(path), pick_device(device))
     task, precision = SentenceEncoderInUse(encoder), Precision("no", next(encoder.model.parameters()).device)
     experiment = Experiment[Any, Any].model_construct(task="classification")
@@ -250,7 +250,7 @@ def score_pairs(
     """Yield each pair of texts with its score, by the cross-encoder in a folder, or of a name on the Hub.
 
     A line says what function scores have, and another counts the pairs of which a part wasn't read. Raises UserError
-    where it can't be loaded, or has not one label.
+    if it can't be loaded, or has not one label.
     """
     folder, auto = fetch_folder(resolve_source(PAIRS_KEY, source, Path()), FILES), import_transformers(PAIRS_KEY)
     config = load_config(PAIRS_KEY, str(folder))

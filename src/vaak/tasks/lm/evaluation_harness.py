@@ -348,7 +348,7 @@ def _find_kind(cells: Sequence[str]) -> Callable[[str], Any]:
 
 
 def _refuse_code(questions: Questions) -> None:
-    """Raises UserError where a task file, or one that it includes, names code that isn't trusted."""
+    """Raises UserError if a task file, or one that it includes, names code that isn't trusted."""
     if questions.trust_code:
         return
     files = [Path(task) for task in questions.tasks if Path(task).is_file()]
@@ -366,7 +366,7 @@ def _refuse_code(questions: Questions) -> None:
 
 
 def _included_files(path: Path) -> list[Path]:
-    """The files that a task file includes. Raises UserError where it is more than plain YAML, or can't be read."""
+    """The files that a task file includes. Raises UserError if it is more than plain YAML, or can't be read."""
     try:
         # The harness's loader imports what a tag names; this one only builds plain values, and raises for such a tag.
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))

@@ -98,7 +98,7 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 def _write_scores(
     writer: Any, content: Mapping[str, Any], special: Mapping[int, Mapping[str, Any]], size: int, types: Any
 ) -> None:
-    """Write the pieces of a tokenizer of SentencePiece's. Raises UserError where scores don't join as its merges do."""
+    """Write the pieces of a tokenizer of SentencePiece's. Raises UserError if scores don't join as its merges do."""
     has_prefix = _adds_space(content)
     names = {number: name for name, number in content["model"]["vocab"].items()}
     scores = _find_scores(content["model"], {one["content"] for one in special.values()})
@@ -129,7 +129,7 @@ def _write_scores(
 def _find_scores(model: Mapping[str, Any], special: set[str]) -> dict[str, float]:
     """Return the score of each piece: the place at which it is first made by a merge, negative.
 
-    Raises UserError where a piece can be split into two others that no merge joins, which llama.cpp would join, or
+    Raises UserError if a piece can be split into two others that no merge joins, which llama.cpp would join, or
     where one's merges come before and after another's.
     """
     vocab, places, last, pairs = model["vocab"], dict[str, int](), "", set[tuple[str, str]]()
@@ -165,7 +165,7 @@ def _iterate_merges(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _adds_space(content: Mapping[str, Any]) -> bool:
     """Whether a tokenizer of SentencePiece's puts a space before a text.
 
-    Raises UserError where it does to a text what llama.cpp doesn't.
+    Raises UserError if it does to a text what llama.cpp doesn't.
     """
     found = False
     for part in _iterate_parts(content.get("normalizer"), "normalizers"):

@@ -176,7 +176,7 @@ class MinimalPair:
 def read_pairs(sources: tuple[str, ...]) -> list[MinimalPair]:
     """The pairs of BLiMP JSON lines (files or glob patterns), or of the built-in grammar where a source is ``grammar``.
 
-    Raises DataError naming file and line of one that can't be read, or where there are none at all.
+    Raises DataError naming file and line of one that can't be read, or if there are none at all.
     """
     pairs: list[MinimalPair] = []
     for source in sources:

@@ -139,7 +139,7 @@ class TokenNgram(nn.Module):
 
     @classmethod
     def load(cls, path: Path, weight: float, begins: int | None, geometric: float = 0.0) -> TokenNgram:
-        """Read the file of ``write_ngrams``. Raises DataError where it is missing or damaged."""
+        """Read the file of ``write_ngrams``. Raises DataError if it is missing or damaged."""
         try:
             return cls(load(path.read_bytes()), weight, begins, geometric)
         except (OSError, SafetensorError, KeyError) as error:

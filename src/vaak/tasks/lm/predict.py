@@ -402,7 +402,7 @@ def draw_rows(
     seeds: Sequence[int] | None = None,
     reader: TokenReader | None = None,
 ) -> Iterator[list[int | None]]:
-    """Check the request at once; then, step by step, the next token of each row, None where the row has ended.
+    """Check the request at once; then, step by step, the next token of each row, None if the row has ended.
 
     ``reader`` computes the logits.
     """

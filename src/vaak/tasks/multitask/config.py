@@ -119,7 +119,7 @@ class MultiTaskDataConfig(Section):
 
     @cached_property
     def inner_experiments(self) -> dict[str, Experiment[Any, Any]]:
-        """The experiment of each task; none where one can't be read, which has been reported.
+        """The experiment of each task; none if one can't be read, which has been reported.
 
         Raises UserError for a task that isn't known.
         """

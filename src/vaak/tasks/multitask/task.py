@@ -335,7 +335,7 @@ class MultiTask(JointTask):
         super().prepare()
 
     def meta_model(self) -> nn.Module | None:
-        """Models as large as the trained ones may become; None where that of a task isn't known."""
+        """Models as large as the trained ones may become; None if that of a task isn't known."""
         experiments = self.experiment.data.inner_experiments
         models = {name: self._part(name, own, None).meta_model() for name, own in experiments.items()}
         known = {name: model for name, model in models.items() if model is not None}

@@ -220,7 +220,7 @@ READ_BY = {**METHODS_OF, "seed": METHODS_OF["temperature"]}
 class DecodingSettings:
     """``method`` and its options, and how many texts are translated together.
 
-    Raises UserError where a value makes no sense.
+    Raises UserError if a value makes no sense.
     """
 
     method: str = "greedy"

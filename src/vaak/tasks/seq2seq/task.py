@@ -253,7 +253,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of both sides; None where each has its own."""
+        """The tokenizer of both sides; None if each has its own."""
         source, target = self.prepared.source_tokenizer, self.prepared.target_tokenizer
         return source if source is target else None
 

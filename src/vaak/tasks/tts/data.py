@@ -53,7 +53,7 @@ UTTERANCES_AT_ONCE = 256
 
 
 class UtteranceRecord(NamedTuple):
-    """An utterance without its audio; durations are in frames, None where none are given."""
+    """An utterance without its audio; durations are in frames, None if none are given."""
 
     name: str
     speaker: str
@@ -288,7 +288,7 @@ class _Moments:
 
 
 def _numbers(moments: _Moments) -> tuple[float, float]:
-    """Mean and deviation of one value; those that change nothing where there is none."""
+    """Mean and deviation of one value; those that change nothing if there is none."""
     if not moments.count:
         return (0.0, 1.0)
     mean, deviation = moments.result()

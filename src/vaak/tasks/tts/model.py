@@ -73,7 +73,7 @@ class Recording(NamedTuple):
     lengths: Tensor
     """``(row,)``, in frames."""
     durations: Tensor | None = None
-    """``(row, symbol)``, in frames; None where they are learned."""
+    """``(row, symbol)``, in frames; None if they are learned."""
     prosody: Tensor | None = None
     """``(row, frame, 2)``: energy and F0 in Hz, for a model that predicts them."""
     draws: Draws | None = None

@@ -228,7 +228,7 @@ class Speaker:
         return batches.of_sources(texts, self.split_parts, lambda one: len(one.processed.ids), self.speak_parts)
 
     def split_parts(self, text: SpokenText) -> Iterator[Part]:
-        """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
+        """Yield the parts of a text, which may be SSML. Raises DataError if nothing of it can be spoken."""
         config = self.processor.config
         marks = Marks(self.lexicon, None if config.is_english else config.language)
         with read_in_locale(config.locale):
@@ -424,7 +424,7 @@ def export_acoustic(
     """Write ``folder``; return the largest difference between its outputs and those of ``model``.
 
     ``processor`` is the front end of the model, ``mel`` describes its spectrograms, ``speaking`` has the steps of flow
-    matching. Raises UserError for a folder that has something in it, and where the file can't be made or is wrong.
+    matching. Raises UserError for a folder that has something in it, and if the file can't be made or is wrong.
     """
     speech = AcousticFunction(model, speaking)
 

@@ -132,7 +132,7 @@ def aligned_symbols(
     """The ``symbols`` of a text with their ends, and with ``sil`` added where a pause was heard that they lack.
 
     ``is_phoneme`` says of each whether it is one; ``phones`` are the alignment, which ``processor`` reads. Raises
-    DataError where they are of another text, or a label is unknown.
+    DataError if they are of another text, or a label is unknown.
     """
     spoken: list[Interval] = []
     for start, end, label in phones:
@@ -178,7 +178,7 @@ def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float
 
 
 def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float, float]]:
-    """Start and end of each phoneme of a text. Raises DataError where too few of them are spoken."""
+    """Start and end of each phoneme of a text. Raises DataError if too few of them are spoken."""
     own, other = (
         [one if one in SPECIAL else one.strip(_STRESS) for one in some]
         for some in (text, [phone.text for phone in spoken])

@@ -196,7 +196,7 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
     ) -> None:
         """Write a voice that sherpa-onnx loads, with its vocoder, or another, and a lexicon.
 
-        The lexicon has the words of the training texts, and of the text file ``words``. Raises UserError where there is
+        The lexicon has the words of the training texts, and of the text file ``words``. Raises UserError if there is
         no trained vocoder, or no such file.
         """
         store = self.prepared.store("train")

@@ -92,7 +92,7 @@ ONNX_FILE = "model.onnx"
 def export_onnx(model: VocoderModel, folder: Path) -> None:
     """Write the generator to ``folder``; the options of its spectrograms are in the file's metadata.
 
-    ``mel`` is ``(row, frame, bin)``, ``samples`` ``(row, frame * hop_length)``. Raises UserError where the outputs
+    ``mel`` is ``(row, frame, bin)``, ``samples`` ``(row, frame * hop_length)``. Raises UserError if the outputs
     differ from PyTorch's.
     """
     config = model.mel.config

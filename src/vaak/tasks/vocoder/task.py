@@ -128,7 +128,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     def _read_weights(self, name: str, generator: nn.Module) -> dict[str, Tensor]:
         """Return published weights of the generator.
 
-        Raises UserError where they can't be read, or are of other spectrograms or sizes.
+        Raises UserError if they can't be read, or are of other spectrograms or sizes.
         """
         places = (Path(name).expanduser(), self.folder / name)
         found = Published.of(PRETRAINED_KEY, next((str(path.resolve()) for path in places if path.exists()), name))

@@ -133,7 +133,7 @@ def parse_source(text: str, options: CleaningOptions) -> CleaningSource:
 def _find_texts(name: str) -> list[Path]:
     """The files of a name, a pattern or a folder that are texts; the others are named with the reason.
 
-    Raises DataError where none is left, and for a file that is named and isn't a text.
+    Raises DataError if none is left, and for a file that is named and isn't a text.
     """
     folder = Path(name)
     patterns = [str(folder / "**" / "*")] if folder.is_dir() else [name]
@@ -152,7 +152,7 @@ def _find_texts(name: str) -> list[Path]:
 
 
 def _why_not_text(path: Path) -> str:
-    """Why a file isn't read as text; empty where it is."""
+    """Why a file isn't read as text; empty if it is."""
     if path.suffix.lower() in TYPE_BY_ENDING:
         return ""
     with open_file(path) as file:
@@ -193,7 +193,7 @@ def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOpti
     """Write the kept documents of the sources to ``output``, completely or not at all; return counts per source.
 
     Raises UserError for an output that has something in it, and for weights of some sources only; DataError for what
-    can't be read, and where nothing is kept.
+    can't be read, and if nothing is kept.
     """
     given = [one.weight is not None for one in sources]
     if any(given) and not all(given):
@@ -397,7 +397,7 @@ class _Contamination:
 def _count(
     sources: Sequence[CleaningSource], rows: np.ndarray, report: CleaningReport, contamination: _Contamination
 ) -> None:
-    """Fill in the report. Raises DataError where nothing is kept of a source that has a share."""
+    """Fill in the report. Raises DataError if nothing is kept of a source that has a share."""
     for number, source in enumerate(sources):
         own = rows[rows["source"] == number]
         counts = np.bincount(own["reason"], minlength=len(REASONS)).tolist()

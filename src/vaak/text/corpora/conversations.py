@@ -194,7 +194,7 @@ def key_table() -> list[str]:
 
 
 def detect_form(rows: Sequence[Any]) -> Literal["chat", "preferences"] | None:
-    """Return the type of corpus that reads rows like most of these, as JSON has them; None where neither does.
+    """Return the type of corpus that reads rows like most of these, as JSON has them; None if neither does.
 
     >>> detect_form([{"prompt": "so?", "completion": "so"}]), detect_form([{"text": "so"}])
     ('chat', None)
@@ -207,7 +207,7 @@ def detect_form(rows: Sequence[Any]) -> Literal["chat", "preferences"] | None:
 
 
 def read_conversation(row: Any, where: str) -> Conversation:
-    """The conversation of a row. Raises DataError where it has none, and for keys that can't be obeyed."""
+    """The conversation of a row. Raises DataError if it has none, and for keys that can't be obeyed."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with {KNOWN_KEYS}, not a {type(row).__name__}")
     row = {key: value for key, value in row.items() if value is not None}
@@ -330,7 +330,7 @@ def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
 
 
 def _read_weight(message: Mapping[str, Any], where: str) -> bool | None:
-    """Whether a message says that it is to be learned, by its weight and the switches; None where it doesn't say."""
+    """Whether a message says that it is to be learned, by its weight and the switches; None if it doesn't say."""
     said = dict[str, bool]()
     weight = message.get("weight")
     if weight is not None:

@@ -22,7 +22,7 @@ NO_OPTIONS: Options = {}
 
 
 def read_tools(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]:
-    """Return the tools of a row; none where it names none. Raises DataError for what isn't a list of objects."""
+    """Return the tools of a row; none if it names none. Raises DataError for what isn't a list of objects."""
     given = [key for key in ("tools", "functions") if row.get(key)]
     if len(given) > 1:
         raise DataError(f"{where}: tools, and functions; leave one out")
@@ -63,7 +63,7 @@ _RESERVED = {
 
 
 def reserved_option(name: str) -> str | None:
-    """Return why a template's option of this name isn't given by a user; None where it may be."""
+    """Return why a template's option of this name isn't given by a user; None if it may be."""
     if name.endswith("_token"):
         return f"{name} is the tokenizer's"
     return f"{name} is {_RESERVED[name]}" if name in _RESERVED else None

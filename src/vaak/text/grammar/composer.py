@@ -78,7 +78,7 @@ class Composer:
         self.lexicon = lexicon()
 
     def one(self, options: Sequence[T]) -> T:
-        """One of the options. Raises NoChoiceError where there is none."""
+        """One of the options. Raises NoChoiceError if there is none."""
         if not options:
             raise NoChoiceError
         return options[int(self.random.random() * len(options))]

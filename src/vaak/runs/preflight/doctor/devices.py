@@ -51,7 +51,7 @@ class Device:
 
 
 def nvidia_devices() -> list[Device]:
-    """Return the GPUs that ``nvidia-smi`` names; none where the program is missing or fails."""
+    """Return the GPUs that ``nvidia-smi`` names; none if the program is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

@@ -189,7 +189,7 @@ _PLAIN = _PlainCharacters()
 def survey_folder(folder: Path, seconds: float = SURVEY_SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """Find the corpora in a folder, or the one that a file is. The ``dialect`` applies to all tables.
 
-    Raises UserError where none are found, with a list of the contents.
+    Raises UserError if none are found, with a list of the contents.
     """
     if not folder.exists():
         raise UserError(f"{folder}: no such file or folder")

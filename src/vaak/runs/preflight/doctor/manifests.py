@@ -32,7 +32,7 @@ Reasons = dict[Path, str]
 def options_by_manifests(
     manifests: list[Path], root: Path, dialect: Dialect | None, reasons: Reasons
 ) -> dict[str, Any] | None:
-    """The options of the recordings that ``manifests`` list; None where they list none that can be read.
+    """The options of the recordings that ``manifests`` list; None if they list none that can be read.
 
     Where they name recordings all the same, ``reasons`` is told why the first can't be read.
     """
@@ -148,7 +148,7 @@ def _names_in(row: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 class Attempt(NamedTuple):
-    """Whether a recording could be read; ``problem`` is why the first couldn't, None where there were none."""
+    """Whether a recording could be read; ``problem`` is why the first couldn't, None if there were none."""
 
     opens: bool
     problem: str | None = None

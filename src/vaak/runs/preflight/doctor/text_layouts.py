@@ -72,7 +72,7 @@ def language_in(name: str) -> str | None:
 def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
     """Return pairs of source and target files: their names differ in a language, their numbers of lines are equal.
 
-    English is the source, else the first language by code; among several languages, the pair of most files. None where
+    English is the source, else the first language by code; among several languages, the pair of most files. None if
     the names don't show two languages.
     """
     together: dict[tuple[str, ...], dict[str, Path]] = {}

@@ -184,7 +184,7 @@ def _parallel_corpus(pairs: list[tuple[Path, Path]], root: Path) -> dict[str, An
 
 
 def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
-    """Return the options that read a table with these columns; None where no column has texts."""
+    """Return the options that read a table with these columns; None if no column has texts."""
     kind = KIND_BY_ENDING[ending]
     if kind in ("json", "parquet") and (form := detect_form(sample.entries)):
         return {"type": form}
@@ -237,7 +237,7 @@ def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
 
 
 def sample_rows(path: Path, dialect: Dialect | None = None) -> Sample:
-    """Return the first rows of a table, or of JSON; none where it can't be read as one."""
+    """Return the first rows of a table, or of JSON; none if it can't be read as one."""
     try:
         if path.suffix.lower() in (".json", ".jsonl"):
             entries = (entry.value for entry in islice(json_entries(path, AnyBytes()), SAMPLE_ROWS))

@@ -129,7 +129,7 @@ class Aligner:
         return [(window.begin, rows) for window, rows in zip(windows, found, strict=True)]
 
     def _align_lines(self, frames: Frames, lines: Sequence[str]) -> list[AlignedLine]:
-        """Raises DataError where the text doesn't fit into the frames."""
+        """Raises DataError if the text doesn't fit into the frames."""
         words = [(number, word) for number, line in enumerate(lines) for word in line.split()]
         vocabulary = self.transcriber.vocabulary
         said = vocabulary.decode(collapse(frames.log_probs.argmax(1).tolist(), vocabulary.ids.pad))

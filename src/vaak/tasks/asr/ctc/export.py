@@ -66,7 +66,7 @@ AXES = {"features": {0: "row", 2: "frame"}, "feature_lengths": {0: "row"}}
 def write_ctc_onnx(model: CtcModel, vocabulary: Vocabulary, features: FrameFeatures, folder: Path) -> float:
     """Write ``folder``, completely or not at all; return the largest difference from PyTorch's log-probabilities.
 
-    Raises UserError as ``write_onnx`` does, and where the folder has something in it.
+    Raises UserError as ``write_onnx`` does, and if the folder has something in it.
     """
 
     exported_model, run = exportable(model)
@@ -114,7 +114,7 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def refused_by_sherpa(audio: AudioConfig) -> str | None:
-    """Why sherpa-onnx can't make the features of a model; None where it can."""
+    """Why sherpa-onnx can't make the features of a model; None if it can."""
     for name, value in SHERPA_FEATURES.items():
         if getattr(audio, name) != value:
             return f"sherpa-onnx has features with global_config.{name} {value}, not {getattr(audio, name)}"
@@ -134,7 +134,7 @@ def write_sherpa(
     With ``quantization`` int8, there is ``model.int8.onnx``, too: weights of matrices in 8 bits, by onnxruntime. With
     ``chunk``, a number of the encoder's frames, there is ``online.onnx`` for ``OnlineRecognizer.from_wenet_ctc``.
 
-    Raises UserError as ``write_onnx`` does, and where the folder has something in it.
+    Raises UserError as ``write_onnx`` does, and if the folder has something in it.
     """
     ids = vocabulary.ids
     lowered = torch.zeros(ids.size).index_fill(0, torch.tensor(ids.never, dtype=torch.long), -MASKED_LOGIT)
@@ -174,7 +174,7 @@ LOWEST_LOG_POWER = math.log(torch.finfo(torch.float32).eps)
 
 
 def refused_online(config: ConformerConfig, chunk: int) -> str | None:
-    """Why sherpa-onnx's online recogniser can't have a Conformer that reads ``chunk`` frames; None where it can."""
+    """Why sherpa-onnx's online recogniser can't have a Conformer that reads ``chunk`` frames; None if it can."""
     if config.left_frames < chunk or config.left_frames % chunk:
         return f"model.conformer.left_frames ({config.left_frames}) isn't a multiple of a chunk's {chunk} frames"
     if (

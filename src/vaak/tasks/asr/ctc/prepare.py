@@ -45,7 +45,7 @@ class OwnEncoder(NamedTuple):
 
     @classmethod
     def read(cls, about: dict[str, Any]) -> OwnEncoder | None:
-        """Parse ``about``, the content of ``base/config.json``; None where that is transformers'."""
+        """Parse ``about``, the content of ``base/config.json``; None if that is transformers'."""
         if "conformer" not in about:
             return None
         return cls(ConformerConfig(**about["conformer"]), AudioConfig(**about["audio"]))

@@ -62,7 +62,7 @@ def _letters(vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def _case(letters: Mapping[str, str]) -> str | None:
-    """The case that all letters of a base have; None where they have both, or none."""
+    """The case that all letters of a base have; None if they have both, or none."""
     return next(iter(letters.values())) if len({*letters.values()}) == 1 else None
 
 

@@ -129,7 +129,7 @@ class WhisperTranscriber(Transcriber):
         return segments
 
     def _score_tokens(self, decoded: Decoded, encoded: Encoded, num_samples: int) -> tuple[tuple[bytes, float], ...]:
-        """Return the log-probabilities of a window's tokens, of its encoded audio; none where nobody asks for them."""
+        """Return the log-probabilities of a window's tokens, of its encoded audio; none if nobody asks for them."""
         if not self.scores_tokens:
             return ()
         return self._name_tokens(decoded.tokens, self._read_along(decoded, encoded, count_frames(num_samples))[1])
@@ -352,7 +352,7 @@ def _without_gains(found: Hypothesis, hotwords: Hotwords) -> Hypothesis:
 
 
 def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
-    """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
+    """Raise UserError if a Whisper with this vocabulary can't transcribe with these options."""
     known, key = vocabulary.languages, "data.decoding"
     asked = options.language and vocabulary.find_code(options.language)
     one = [ENGLISH] if vocabulary.is_whispers else []

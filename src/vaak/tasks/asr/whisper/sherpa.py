@@ -98,7 +98,7 @@ def write_whisper_sherpa(transcriber: WhisperTranscriber, folder: Path, quantiza
     """Write ``folder``, completely or not at all, low-rank adapters merged.
 
     With ``quantization`` int8, there are files with weights of matrices in 8 bits, too. Raises UserError as
-    ``write_onnx`` does, and where the folder has something in it.
+    ``write_onnx`` does, and if the folder has something in it.
     """
     vocabulary = transcriber.vocabulary
     whole: Any = merged(transcriber.model.whisper).cpu().eval()
