@@ -243,13 +243,21 @@ class ChosenRun:
         """Return the context in which the command runs; it may compute ``batch_size`` inputs together."""
         return nullcontext()
 
-    def require_use(self, opened: OpenedRun, use: str, by: str = "") -> None:
-        """Raise UserError unless the run's task declares this use (``vaak.runs.use.require_use``)."""
-        from vaak.runs.base import is_base
-        from vaak.runs.use import require_use
+    def open_for(self, use: str, overrides: Sequence[str] = (), *, by: str = "", **data: Any) -> OpenedRun:
+        """Open the run for a ``use``, called ``by`` in errors. Raises UserError for a run of a task without that use.
 
-        kind = "a model" if is_base(self.run) else "a run"
-        require_use(use, self.run, opened.experiment, opened.task, by=by, kind=kind)
+        Such a run is refused before its weights are read.
+        """
+        from vaak.runs.use import Use
+
+        return self.open(overrides, use=Use(use, by), **data)
+
+    def open_part_for(self, use: str, part: str | None) -> OpenedRun:
+        """Open one task of a run of several, or a run of one, as ``open_for`` does."""
+        from vaak.runs.open_run import select_task
+        from vaak.runs.use import Use
+
+        return select_task(self.open(use=Use(use, of_part=True, part=part)), part)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,9 +43,13 @@ def check(
     Example: vaak config check configs/lm/hindi.yml training.epochs=3
     """
     from vaak.config.load import load
+    from vaak.runs.folder.directory import has_checkpoints
 
     loaded = load(*files_and_overrides(arguments), trust_code=trust_code)
     experiment, count = loaded.experiment, loaded.experiment.spec.num_parameters
+    # Checkpoints have all weights.
+    if not has_checkpoints(experiment.run_dir):
+        experiment.spec.require_base(experiment, loaded.folder)
     number = None if count is None else count(experiment) or None
     steps, unknown = _steps_at_most(loaded) if data else (None, _unread_warmup(experiment.training))
     example = _measure_example(loaded) if data else None

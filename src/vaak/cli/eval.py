@@ -204,8 +204,7 @@ def lm_eval(
     with optional_import("vaak lm-eval requires lm-eval", "lm-eval"):
         from vaak.tasks.lm.evaluation_harness import HarnessModel, Questions, evaluate
     create_folder(None if output is None else output.parent)
-    opened = chosen.open()
-    chosen.require_use(opened, "lm-eval")
+    opened = chosen.open_for("lm-eval")
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     if not names:
         raise UserError("--tasks: expected names of tasks, or task files")

@@ -249,6 +249,9 @@ class TaskSpec:
         Options with which a pretrained model is used untrained, as nested sections. Arguments: the model's
         configuration (``config.json``, or a vocoder's ``config.yaml``), and its folder or name on the Hub. A string
         completes "MODEL …" with the reason why it can't be used; None: it isn't a model of this task.
+    require_base
+        Raises UserError, as training would, where an experiment begins with a pretrained model that is on this machine
+        and can't be used. Arguments: the experiment, and the folder of its file.
     uses
         The commands that use its runs, besides those for any task (``transcribe``), and the options that may name one
         (``predict --embeddings``, ``data.decoding.lm``), with the ``key=value`` conditions of which an experiment must
@@ -297,6 +300,7 @@ class TaskSpec:
     sections: tuple[str, ...] = ()
     hub_tag: str | None = None
     opens: Callable[[Mapping[str, Any], str], Mapping[str, Any] | str | None] = lambda about, source: None
+    require_base: Callable[[Any, Path], None] = lambda experiment, folder: None
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pipelines: Mapping[str, TaskPipeline] = field(default_factory=dict)
 

@@ -58,6 +58,7 @@ from vaak.runs.base import Base, is_base
 from vaak.runs.folder.directory import TASKS_FOLDER, owner_at_home, require_known_format, require_own_run
 from vaak.runs.folder.user_code import require_secrets, require_trust, require_trust_to_use
 from vaak.runs.prepared import LEFT_OUT, PREPARED_FILE, PreparedFolder, artifact_in, is_prepared, prepared_folder
+from vaak.runs.use import Use
 
 log = logging.getLogger("vaak")
 READ_IN_USE = (
@@ -135,6 +136,7 @@ def open_run(
     temporary_folder: Path | None = None,
     splits: tuple[str, ...] = (),
     trust_code: bool = False,
+    use: Use | None = None,
 ) -> OpenedRun:
     """Open a run (its best checkpoint), one of its checkpoints, or a pretrained model (``vaak.runs.base``).
 
@@ -147,32 +149,22 @@ def open_run(
     - ``precision``: auto, fp32, bf16, fp16 or int8. In 16 bits, linear layers also store their weights in 16 bits. In
       int8, which requires a CPU, linear layers multiply in 8 bits, and all else is fp32.
     - ``trust_code``: execute user code that comes with the run, if the model can't be used without it
+    - ``use``: what it is opened for; models of other tasks are refused before ``overrides`` and weights are read
 
-    Raises UserError if ``average`` is asked for and the checkpoint has none, and if code isn't trusted.
+    Raises UserError if ``average`` is asked for and the checkpoint has none, if code isn't trusted, and for a model
+    that can't be used so.
     """
     used_in = _find_precision(precision, pick_device(device))
     if is_base(path):
         if weights == "average":
             raise UserError(f"{path} has no averaged weights: it is a pretrained model")
-        base, task = _open_base(path, files, overrides, trust_code, temporary_folder, splits)
+        base, task = _open_base(path, files, overrides, trust_code, temporary_folder, splits, use)
         model = _put_to_use(_build_model(task, device), used_in, precision == "int8")
         return OpenedRun(task.experiment, task.directory, Path(base.source), task, model, "own", used_in)
     directory = resolve_run(path)
-    layers = list_layers(directory)
-    of_run = dict.fromkeys(layers, directory)
     trust_code = trust_code or is_trusted_place(path) or is_trusted_place(directory)
-    with names_of_training_known(directory):
-        # Loaded both as trained and as overridden: differences may be refused, or name other data to prepare.
-        own = load(layers, trust_code=trust_code, of_run=of_run).experiment
-        for text in overrides:
-            key, _, value = map(str.strip, text.partition("="))
-            if key == "task" and value != own.task:
-                raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
-        loaded = load([*layers, *files], overrides, trust_code=trust_code, of_run=of_run)
-        experiment = loaded.experiment
-    if not trust_code:
-        require_trust_to_use(own, directory)
-        require_trust(loaded, experiment.spec.used_by_models)
+    own, loaded = _load_options(path, directory, files, overrides, trust_code, use)
+    experiment = loaded.experiment
     require_secrets(loaded, only=("model", "data", *experiment.spec.used_by_models))
     checkpoint = resolve_checkpoint(path)
     if checkpoint.resolve() == directory.resolve():
@@ -191,6 +183,36 @@ def open_run(
     weights = _load_checkpoint(model, checkpoint, experiment, weights)
     model = _put_to_use(model, used_in, precision == "int8")
     return OpenedRun(experiment, directory, checkpoint, task, model, weights, used_in)
+
+
+def _load_options(
+    path: Path,
+    directory: Path,
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    trust_code: bool,
+    use: Use | None,
+) -> tuple[Experiment[Any, Any], Loaded]:
+    """Return the experiment of the run at ``path`` as it was trained, and as overridden.
+
+    Differences may be refused, or name other data to prepare. Raises UserError as ``open_run`` does.
+    """
+    layers = list_layers(directory)
+    of_run = dict.fromkeys(layers, directory)
+    with names_of_training_known(directory):
+        own = load(layers, trust_code=trust_code, of_run=of_run).experiment
+        if not trust_code:
+            require_trust_to_use(own, directory)
+        if use is not None:
+            _require_use(use, path, own, directory)
+        for text in overrides:
+            key, _, value = map(str.strip, text.partition("="))
+            if key == "task" and value != own.task:
+                raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
+        loaded = load([*layers, *files], overrides, trust_code=trust_code, of_run=of_run)
+    if not trust_code:
+        require_trust(loaded, loaded.experiment.spec.used_by_models)
+    return own, loaded
 
 
 def _build_model(task: Any, device: str) -> torch.nn.Module:
@@ -223,15 +245,18 @@ def _open_base(
     trust_code: bool,
     temporary_folder: Path | None,
     splits: tuple[str, ...],
+    use: Use | None,
 ) -> tuple[Base, Any]:
     """Return a pretrained model and the task that uses it, whose temporary folder exists as long as the task.
 
-    Raises UserError if no task can use it untrained, and for ``splits`` without data.
+    Raises UserError if no task can use it untrained, or not for this ``use``, and for ``splits`` without data.
     """
     base = Base.find(path)
 
     def make(directory: Path) -> Any:
         layer = base.write_options(directory)
+        if use is not None:
+            use.require(path, load([layer]).experiment, is_pretrained=True)
         loaded = load([layer, *files], overrides, trust_code=trust_code)
         _report_on_overrides(loaded)
         experiment = loaded.experiment
@@ -313,18 +338,32 @@ def select_task(opened: OpenedRun, name: str | None) -> OpenedRun:
 
     Raises UserError if the run has no task of this ``name``, or has several and none is named.
     """
-    parts = opened.task.inner_tasks
+    part = _select_part(opened.task, name, opened.directory)
+    if part is opened.task:
+        return opened
+    return replace(opened, experiment=part.experiment, task=part, model=opened.model.get_submodule(f"tasks.{name}"))
+
+
+def _select_part(task: Any, name: str | None, directory: Path) -> Any:
+    """Return the task ``name`` of a run of several; that of a run of one. Raises UserError as ``select_task`` does."""
+    parts = task.inner_tasks
     if name in parts:
-        model = opened.model.get_submodule(f"tasks.{name}")
-        return replace(opened, experiment=parts[name].experiment, task=parts[name], model=model)
+        return parts[name]
     if parts:
         remedy = f"give --task with one of {', '.join(parts)}"
         if name is None:
-            raise UserError(f"{opened.directory} has several tasks: {remedy}")
-        require_known([name], parts, f"{opened.directory} has no task", remedy=remedy, error=UserError)
+            raise UserError(f"{directory} has several tasks: {remedy}")
+        require_known([name], parts, f"{directory} has no task", remedy=remedy, error=UserError)
     if name is not None:
-        raise UserError(f"{opened.directory} has one task, {opened.experiment.task}: leave out --task")
-    return opened
+        raise UserError(f"{directory} has one task, {task.experiment.task}: leave out --task")
+    return task
+
+
+def _require_use(use: Use, path: Path, own: Experiment[Any, Any], directory: Path) -> None:
+    """Raise UserError unless the run at ``path`` may be used so, or, ``of_part``, the task of it that is named."""
+    if use.of_part:
+        own = _select_part(task_class(own.reference)(own, directory, directory), use.part, directory).experiment
+    use.require(path, own, is_pretrained=False)
 
 
 def _prepare_again(task: Task, own: Experiment[Any, Any], folder: Path, splits: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import logging
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -132,25 +132,43 @@ def _of_task(spec: TaskSpec, options: Mapping[str, Any], splits: Sequence[str]) 
             yield EVAL
 
 
-def require_use(
-    use: str, run: Path, experiment: Experiment[Any, Any], task: Task, *, by: str = "", kind: str = "a run"
-) -> None:
-    """Raise UserError where a task doesn't declare that this run, or pretrained model, can be used so (``uses``).
+@dataclass(frozen=True)
+class Use:
+    """How a command, or an option of another run, uses a run or a pretrained model.
 
-    ``use`` is a command or an option, as in the spec; ``by`` is what the error calls it, if it is called otherwise, and
-    ``kind`` what it calls the path ``run``.
+    ``name`` is that of a task's ``uses``; ``by`` is what errors call it, if it is called otherwise. With ``of_part``,
+    one task of a run of several is used, which ``part`` names.
     """
-    conditions = find_spec(task).uses.get(use)
-    if conditions is not None and (not conditions or any(has_value(experiment, one) for one in conditions)):
-        return
-    # A run of the right task lacks one of the values: the error shows those that it has.
-    keys = dict.fromkeys(condition.partition("=")[0] for condition in conditions or ())
-    own = [f"{key}={attrgetter(key)(experiment)}" for key in keys]
-    able = [_describe_kind(name, spec.uses[use]) for name, spec in TASKS.items() if use in spec.uses]
-    raise UserError(
-        f"{run} is {kind} of {_describe_kind(str(experiment.task), own)}; "
-        f"{by or (use if '.' in use else f'vaak {use}')} requires a run of {', or of '.join(able)}"
-    )
+
+    name: str
+    by: str = ""
+    of_part: bool = False
+    part: str | None = None
+
+    def require(self, path: Path, experiment: Experiment[Any, Any], *, is_pretrained: bool) -> None:
+        """Raise UserError where the task of an experiment doesn't declare that models like this are used so.
+
+        ``path`` is the run's or the pretrained model's. For the latter, the error names a command that uses it.
+        """
+        uses = experiment.spec.uses
+        if _meets(experiment, uses.get(self.name)):
+            return
+        # A run of the right task lacks one of the values: the error shows those that it has.
+        keys = dict.fromkeys(condition.partition("=")[0] for condition in uses.get(self.name, ()))
+        own = [f"{key}={attrgetter(key)(experiment)}" for key in keys]
+        able = [_describe_kind(name, spec.uses[self.name]) for name, spec in TASKS.items() if self.name in spec.uses]
+        asked = self.by or (self.name if "." in self.name else f"vaak {self.name}")
+        commands = (one for one, conditions in uses.items() if "." not in one and _meets(experiment, conditions))
+        instead = f"; this one is for vaak {next(commands, 'predict')}" if is_pretrained else ""
+        raise UserError(
+            f"{path} is {'a model' if is_pretrained else 'a run'} of {_describe_kind(str(experiment.task), own)}; "
+            f"{asked} requires a run of {', or of '.join(able)}{instead}"
+        )
+
+
+def _meets(experiment: Experiment[Any, Any], conditions: Sequence[str] | None) -> bool:
+    """Return whether an experiment meets one of the ``key=value`` conditions of a use; None: there is no such use."""
+    return conditions is not None and (not conditions or any(has_value(experiment, one) for one in conditions))
 
 
 def _describe_kind(task: str, conditions: Sequence[str]) -> str:

@@ -46,12 +46,11 @@ from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import compute_fingerprint
 from vaak.core.storage.gguf_header import read_gguf_header
 from vaak.core.storage.lock import locked
-from vaak.core.storage.model_formats import GGUF, SAFETENSORS, WHISPER_PT, ModelFormat, list_gguf_parts
+from vaak.core.storage.model_formats import GGUF, SAFETENSORS, ModelFormat, list_gguf_parts
 from vaak.engine.snapshot import model_tensors
 from vaak.tasks.fetching import load_generation, load_tokenizer
 
 log = logging.getLogger("vaak")
-READABLE = (GGUF, WHISPER_PT)
 MARKER = "converted.json"
 ABANDONED_SECONDS = 60.0
 """Age from which a folder without a marker, that no process holds, was left by one that was killed.

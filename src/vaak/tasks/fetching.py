@@ -20,10 +20,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from vaak.config.tasks import CheckFinding, remark
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json
-from vaak.core.storage.model_formats import GGUF, TRANSFORMERS, WHISPER_PT, count_stored_parameters, recognise
+from vaak.core.storage.model_formats import (
+    GGUF,
+    TRANSFORMERS,
+    WHISPER_PT,
+    ModelFormat,
+    count_stored_parameters,
+    recognise,
+)
 from vaak.runs.folder.directory import RUNS
 
 log = logging.getLogger("vaak")
@@ -261,22 +267,40 @@ def count_base_parameters(name: str) -> int:
     return 0 if place is None else count_stored_parameters(place)
 
 
-def base_findings(key: str, name: str) -> Iterator[CheckFinding]:
-    """Yield a remark where the model that the option ``key`` names isn't there, or is in a form that isn't read."""
-    path = Path(name).expanduser()
-    if is_own_run(name):
-        return
-    if not path.exists():
-        if name.startswith((".", "/", "~")) or name.count("/") > 1:
-            yield remark(key, f"no such folder: {name}")
-        return
-    try:
-        form = recognise(path)
-    except OSError as error:
-        yield remark(key, f"{path} can't be read: {error.strerror or error}")
-        return
-    if form.name not in (TRANSFORMERS, GGUF, WHISPER_PT):
-        yield remark(key, form.describe(path))
+READABLE = (GGUF, WHISPER_PT)
+"""Forms of models that are converted before they are read (``vaak.tasks.conversion``)."""
+
+
+def find_local(key: str, name: str, folder: Path) -> tuple[Path, ModelFormat] | None:
+    """Return where a pretrained model is on this machine, and its form, which is read; None: a name on the Hub.
+
+    A relative folder is looked for in ``folder``, too. Raises UserError, which says what is there and what to do, for
+    all else that isn't a whole model, and for a path that isn't there.
+    """
+    for path in (Path(name).expanduser(), folder / name):
+        if path.exists():
+            try:
+                form = recognise(path)
+            except OSError as error:
+                raise UserError(f"{key}: {path} can't be read: {error.strerror or error}") from error
+            if form.name not in (TRANSFORMERS, *READABLE):
+                raise UserError(f"{key}: {form.describe(path)}")
+            return path, form
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"{key}: no such folder: {name}")
+    return None
+
+
+def read_local_config(key: str, name: str, folder: Path) -> tuple[str, dict[str, Any]] | None:
+    """Return the folder of a model of transformers, and its ``config.json``; None where it isn't such a folder here.
+
+    Raises UserError as ``find_local`` does.
+    """
+    found = find_local(key, name, folder)
+    if found is None or found[1].name != TRANSFORMERS:
+        return None
+    about = read_json(found[0] / "config.json")
+    return str(found[0].resolve()), about
 
 
 def _first_line(error: Exception) -> str:

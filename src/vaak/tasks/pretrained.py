@@ -21,9 +21,9 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
 from vaak.core.storage.model_formats import PYANNOTE, SAFETENSORS, SHARDS, TRANSFORMERS, list_weights, recognise
 from vaak.engine.snapshot import model_tensors
-from vaak.runs.folder.directory import runs_at
-from vaak.tasks.conversion import READABLE, convert, locate_converted
-from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
+from vaak.runs.folder.directory import has_checkpoints
+from vaak.tasks.conversion import convert, locate_converted
+from vaak.tasks.fetching import READABLE, SAFELY, fetch_model, find_local, import_transformers
 
 log = logging.getLogger("vaak")
 Found = TypeVar("Found")
@@ -47,17 +47,11 @@ def resolve_source(key: str, name: str, folder: Path) -> str:
     A model in another format that can be read is converted (``vaak.tasks.conversion``). Raises UserError, saying what
     is there and what to do, if it isn't a complete model.
     """
-    for path in (Path(name).expanduser(), folder / name):
-        if path.exists():
-            form = recognise(path)
-            if form.name in READABLE:
-                return str(convert(key, form))
-            if form.name != TRANSFORMERS:
-                raise UserError(f"{key}: {form.describe(path)}")
-            return str(path.resolve())
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise UserError(f"{key}: no such folder: {name}")
-    return name
+    found = find_local(key, name, folder)
+    if found is None:
+        return name
+    path, form = found
+    return str(convert(key, form) if form.name in READABLE else path.resolve())
 
 
 def read_about(name: str) -> tuple[str, dict[str, Any]]:
@@ -122,11 +116,6 @@ def is_decoder(config: Any) -> bool:
     causal, masked = kinds.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kinds.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     known = config.model_type in causal and config.model_type not in (*masked, *BOTH_WAYS)
     return known or bool(getattr(config, "is_decoder", False))
-
-
-def has_checkpoints(directory: Path) -> bool:
-    """Return whether the run in a directory has saved its weights."""
-    return any(path for run in runs_at(directory) for path in (run / "checkpoints").glob("step-*"))
 
 
 def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:

@@ -37,7 +37,7 @@ from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import InverseSTFT, Vocos
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
-from vaak.runs.use import require_use
+from vaak.runs.use import Use
 from vaak.tasks.fetching import fetch_model
 
 Vocoder = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -98,8 +98,7 @@ def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.de
         published = Published.of(SPEAKING, name if run is None else str(run))
         require_mel(SPEAKING, published.folder, published.mel, mel)
         return NetworkVocoder(published.generator().to(device), mel.hop_length)
-    opened = open_run(run, device=device.type)
-    require_use(SPEAKING, run, opened.experiment, opened.task)
+    opened = open_run(run, device=device.type, use=Use(SPEAKING))
     require_mel(SPEAKING, run, opened.task.audio.mel, mel)
     vocoder: Vocoder = opened.task.vocoder(opened.model)
     return vocoder

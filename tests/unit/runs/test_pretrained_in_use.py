@@ -288,6 +288,36 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
         assert (code, reason in err, len(err.strip().splitlines())) == (2, True, 1), (arguments, err)
 
 
+def test_a_model_of_another_task_is_refused_before_its_weights_are_read(
+    whisper: Path, decoder: Path, tones: Path, tmp_path: Path, vaak: Vaak
+):
+    """Options of the command aren't those of the model's task, and don't come first either."""
+    folders = []
+    for model in (whisper, decoder):
+        folders.append(shutil.copytree(model, tmp_path / f"broken-{model.name}"))
+        (folders[-1] / "model.safetensors").write_bytes(b"unreadable")
+    speech, text = folders
+    audio, reads = tones / "test0.wav", "requires a run of task"
+    expected = {
+        ("transcribe", text, audio, "--language", "en"): f"vaak transcribe {reads} asr; this one is for vaak generate",
+        (
+            "diarize",
+            text,
+            audio,
+            "--threshold",
+            "0.4",
+        ): f"vaak diarize {reads} diarization; this one is for vaak generate",
+        ("generate", speech, "the"): "with model.model_type: decoder; this one is for vaak transcribe",
+        ("translate", speech, "the"): f"vaak translate {reads} seq2seq; this one is for vaak transcribe",
+        ("classify", speech, "the"): f"vaak classify {reads} classification; this one is for vaak transcribe",
+        ("speak", text, "the", "-o", tmp_path / "a.wav"): f"vaak speak {reads} tts; this one is for vaak generate",
+        ("lm-eval", speech, "--tasks", "blimp"): "this one is for vaak transcribe",
+    }
+    for arguments, reason in expected.items():
+        code, _, err = vaak(*arguments)
+        assert (code, reason in err, len(err.strip().splitlines())) == (2, True, 1), (arguments, err)
+
+
 def test_code_next_to_a_model_is_not_run(whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak):
     folder = write_whisper(tmp_path / "whisper")
     about: dict[str, Any] = json.loads((folder / "config.json").read_text())

@@ -197,6 +197,7 @@ def test_config_check_says_what_a_base_is_that_is_not_read(
     tmp_path: Path, vaak: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("".join(f"a b {one}\n" for one in range(40)))
     (tmp_path / "a.yml").write_text("task: lm\ndata: {corpus: {type: text, train: [a.txt]}}\n")
     (tmp_path / "ct2").mkdir()
     for name in ("model.bin", "vocabulary.json", "config.json"):
@@ -210,11 +211,56 @@ def test_config_check_says_what_a_base_is_that_is_not_read(
         "ggml-tiny.bin": "is a model of whisper.cpp",
         "./gone": "no such folder: ./gone",
     }.items():
-        code, printed, warned = vaak("config", "check", "a.yml", f"model.pretrained={base}")
-        assert code == 0
-        assert "parameters" not in printed, "no number that isn't that of the model"
-        assert said in warned
-        assert "model.pretrained: " in warned
+        code, printed, error = vaak("config", "check", "a.yml", f"model.pretrained={base}")
+        assert (code, printed, len(error.splitlines())) == (2, "", 1), error
+        assert said in error
+        assert "model.pretrained: " in error
+        # Training says the same, after the warnings.
+        assert vaak("train", "a.yml", f"model.pretrained={base}")[2].endswith(error)
+
+
+def test_config_check_refuses_a_base_of_another_kind_as_training_does(
+    tmp_path: Path, vaak: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("".join(f"a b {one}\n" for one in range(40)))
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"a {one},x\nb {one},y\n" for one in range(20)))
+    text = "data: {corpus: {type: text, train: [a.txt]}}\nmodel: {pretrained: BASE}\n"
+    both = "data: {corpus: {type: text, train: [a.txt], train_target: [a.txt]}}\nmodel: {pretrained: BASE}\n"
+    labels = (
+        "data: {corpus: {type: files, train: [a.csv]}}\nmodel: {architecture: transformer, pretrained_model: BASE}\n"
+    )
+    for name, kind in (("bert", "bert"), ("llama", "llama"), ("t5", "t5")):
+        (tmp_path / name).mkdir()
+        about = {"model_type": kind, "architectures": [f"{kind}ForNothing"], "is_encoder_decoder": kind == "t5"}
+        (tmp_path / name / "config.json").write_text(json.dumps(about))
+        (tmp_path / name / "model.safetensors").write_bytes(b"unread")
+    for task, rest, base, said in (
+        ("lm", text, "bert", "bert is a bert, which isn't a causal language model; give a decoder"),
+        ("lm", text, "t5", "t5 is a t5, which is an encoder and a decoder; those of task seq2seq are T5 and Marian"),
+        ("seq2seq", both, "llama", "llama is a llama; expected one of t5, marian"),
+        ("classification", labels, "llama", "llama is a decoder (llama), whose tokens don't see the text after them"),
+        ("classification", labels, "t5", "t5 is an encoder and a decoder (t5); give an encoder, like BERT"),
+    ):
+        options = f"task: {task}\ntraining: {{optimizer: {{lr: 1.0e-5}}, scheduler: {{warmup_steps: 2}}}}\n"
+        (tmp_path / "a.yml").write_text(options + rest.replace("BASE", base))
+        code, printed, error = vaak("config", "check", "a.yml")
+        assert (code, printed, len(error.splitlines())) == (2, "", 1), error
+        key = "pretrained_model" if task == "classification" else "pretrained"
+        assert error.startswith(f"model.{key}: {tmp_path / said}")
+        assert vaak("train", "a.yml")[2].endswith(error)
+
+
+def test_a_run_with_checkpoints_is_valid_without_its_base(
+    tmp_path: Path, vaak: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yml").write_text(
+        "task: lm\nrun_dir: a\nmodel: {pretrained: ./gone}\ndata: {corpus: {type: text, train: [a.txt]}}\n"
+    )
+    assert vaak("config", "check", "a.yml")[0] == 2
+    (tmp_path / "a" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    assert vaak("config", "check", "a.yml")[0] == 0
 
 
 def test_a_base_in_the_cache_of_the_hub_is_counted(cache: Path, tmp_path: Path):

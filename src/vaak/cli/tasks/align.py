@@ -178,8 +178,7 @@ def _align_files(
 ) -> Iterator[tuple[Path, AlignedRecording | UserError]]:
     from vaak.tasks.asr.ctc.align import Aligner
 
-    opened = chosen.open()
-    chosen.require_use(opened, "align")
+    opened = chosen.open_for("align")
     transcriber = opened.task.transcriber(opened.model)
     with opened.precision.autocast():
         aligner = Aligner(transcriber, within)

@@ -31,11 +31,8 @@ def classify(
 
     Example: vaak classify runs/classification-quickstart "लड़की मेज़ पर सोती है ।" --top-k 3
     """
-    from vaak.runs.open_run import select_task
-
     texts, _ = read_texts(text)
-    opened = select_task(chosen.open(), task)
-    chosen.require_use(opened, "classify")
+    opened = chosen.open_part_for("classify", task)
     multi_label = opened.experiment.data.corpus.multi_label
     lines = (
         json.dumps(asdict(found), ensure_ascii=False) if chosen.as_json else _lines(found, top_k, multi_label)

@@ -87,8 +87,8 @@ def diarize(
     if bounds and "num_speakers" in inference:
         raise UserError(f"--num-speakers fixes the number; leave out --{bounds[0].replace('_', '-')}")
     # bounds of the number override a number that is given in the run
-    opened = chosen.open(make_overrides("data.inference", ({"num_speakers": None} if bounds else {}) | inference))
-    chosen.require_use(opened, "diarize")
+    options = ({"num_speakers": None} if bounds else {}) | inference
+    opened = chosen.open_for("diarize", make_overrides("data.inference", options))
     counts = [name for name in inference if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
         kind = opened.task.experiment.training.eval_knobs.label_type.type

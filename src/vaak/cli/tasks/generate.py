@@ -38,8 +38,7 @@ def generate(
 
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
-    opened = chosen.open()
-    chosen.require_use(opened, "generate")
+    opened = chosen.open_for("generate")
     task = opened.task
     asked = _conversation(text) if chat else None
     prompt = (

@@ -88,10 +88,7 @@ def _embed(chosen: ModelInUse, texts: Iterable[str], task: str | None, batch_siz
 
         found = embed(str(chosen.run), texts, pick_device(chosen.device))
     else:
-        from vaak.runs.open_run import select_task
-
-        opened = select_task(chosen.open(), task)
-        chosen.require_use(opened, "predict --embeddings")
+        opened = chosen.open_part_for("predict --embeddings", task)
         found = opened.task.embed(opened.model, texts, batch_size)
     for text, vector in found:
         yield json.dumps({"text": text, "embedding": vector}, ensure_ascii=False)

@@ -59,8 +59,7 @@ def speak(
     spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
     if not spoken:
         raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
-    opened = chosen.open(make_overrides("data.speaking", speaking))
-    chosen.require_use(opened, "speak")
+    opened = chosen.open_for("speak", make_overrides("data.speaking", speaking))
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []

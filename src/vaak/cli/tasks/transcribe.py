@@ -121,8 +121,7 @@ def transcribe(
     files, failed = audio_files(audio)
     # Before the seconds that opening a model takes.
     _require_that_options_fit(files, format, output, diarize, decoding)
-    opened = chosen.open(make_overrides("data.decoding", decoding))
-    chosen.require_use(opened, "transcribe")
+    opened = chosen.open_for("transcribe", make_overrides("data.decoding", decoding))
     transcriber = opened.task.transcriber(opened.model)
     transcripts: Iterator[Transcript | SpeakerTranscript | UserError]
     if diarize is None:
@@ -150,8 +149,7 @@ def _transcribe_live(
 
     if others:
         raise UserError(f"{others[0]} can't be taken with --live, which prints text or JSON of what it hears")
-    opened = chosen.open(make_overrides("data.decoding", decoding))
-    chosen.require_use(opened, "transcribe")
+    opened = chosen.open_for("transcribe", make_overrides("data.decoding", decoding))
     with opened.precision.autocast():
         listen(
             opened.task.transcriber(opened.model, long_form="silences"),
@@ -182,8 +180,7 @@ def _transcribe_speakers(
     from vaak.audio.formats.annotation_lines import name_recordings
     from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
 
-    opened: OpenedRun = chosen.open()
-    chosen.require_use(opened, "diarize", by="--diarize")
+    opened: OpenedRun = chosen.open_for("diarize", by="--diarize")
     diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
 
     def read_segments(path: Path) -> tuple[list[Segment], float]:

@@ -37,8 +37,7 @@ def translate(
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
     texts, where = read_texts(text)
-    opened = chosen.open()
-    chosen.require_use(opened, "translate")
+    opened = chosen.open_for("translate")
     settings = opened.task.decoding(**decoding)
     translator = opened.task.translator(opened.model)
     translations = translator.translate(texts, settings, where)

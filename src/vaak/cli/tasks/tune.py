@@ -42,8 +42,7 @@ def tune(
     files, overrides = files_and_overrides(arguments or [])
     with scratch_folder("tune") as temporary_folder, noting_files() as noted:
         data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
-        opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
-        chosen.require_use(opened, "tune")
+        opened = chosen.open_for("tune", overrides, files=[Path(file) for file in files], **data)
         found: TunedOptions = opened.task.tune(opened.model, split)
         data_read = contents_of_splits(opened.task, [split])
     *groups, section = found.section.split(".")

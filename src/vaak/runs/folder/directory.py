@@ -163,6 +163,11 @@ def runs_at(path: Path) -> tuple[Path, ...]:
     return (path, path.parent.parent) if path.parent.name == TASKS_FOLDER else (path,)
 
 
+def has_checkpoints(directory: Path) -> bool:
+    """Return whether the run in a directory has saved its weights."""
+    return any(path for run in runs_at(directory) for path in (run / "checkpoints").glob("step-*"))
+
+
 def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:
     """Return where a run's checkpoints are, by save_dir; None where they are in its directory."""
     return Path(save_dir) / name if save_dir else None

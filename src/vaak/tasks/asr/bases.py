@@ -311,9 +311,9 @@ NOT_READ = {
 
 
 def explain_kind(kind: str, architecture: str) -> str | None:
-    """Return why a base of a transformers' ``model_type`` isn't read as an ``architecture``, and what reads it.
+    """Return why a base of a transformers' ``model_type`` isn't read as an ``architecture``, and what reads it, if any.
 
-    None where it is, or the kind isn't known here.
+    None where it is read.
     """
     reads = {"whisper": ("whisper",), "ctc": tuple(CTC_BASES), "decoder": tuple(DECODER_BASES)}
     if kind in reads[architecture]:
@@ -321,4 +321,5 @@ def explain_kind(kind: str, architecture: str) -> str | None:
     other = next((name for name, kinds in reads.items() if kind in kinds), None)
     if other is not None:
         return f"is a {kind}, which model.architecture: {other} reads, not {architecture}"
-    return f"is a {kind}, which isn't read: {NOT_READ[kind]}" if kind in NOT_READ else None
+    why = f", which isn't read ({NOT_READ[kind]})" if kind in NOT_READ else ""
+    return f"is a {kind}{why}; model.architecture: {architecture} takes {', '.join(reads[architecture])}"

@@ -37,7 +37,6 @@ from vaak.tasks.asr.config import (
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
-from vaak.tasks.fetching import base_findings
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import tokenizer_findings
 
@@ -77,11 +76,10 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     yield from FINDINGS[model.architecture](experiment)
     kind = read_type(model.base)
     reason = None if kind is None else explain_kind(kind, model.architecture)
-    if reason is not None:
+    if kind and reason is not None:
         yield impossible("model.base", f"{model.base} {reason}")
     if model.base != SCRATCH:
         source = VERSIONS.get(model.base, model.base)
-        yield from base_findings("model.base", source)
         yield from target_findings("model.lora", source, model.lora)
         yield from target_findings("model.experts", source, model.experts)
         adapted = model.lora is not None or model.experts is not None

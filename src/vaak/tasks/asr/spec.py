@@ -29,7 +29,7 @@ from vaak.tasks.asr.config import (
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import BY_LOADER, settle_features
-from vaak.tasks.fetching import count_base_parameters
+from vaak.tasks.fetching import count_base_parameters, find_local, is_own_run
 from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA, ct2_format, transformers_format
 from vaak.text.config import losses_of_tokens
 
@@ -196,6 +196,13 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
     return {"model": {"architecture": CTC, "base": source}, "data": data}
 
 
+def require_base(experiment: AsrExperiment, folder: Path) -> None:
+    """Raise UserError for a base in a form that isn't read; ``checks`` refuse those of other kinds."""
+    base = experiment.model.base
+    if base != SCRATCH and not is_own_run(base):
+        find_local("model.base", VERSIONS.get(base, base), folder)
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.asr.whisper.task:WhisperTask",
     task_where={
@@ -253,4 +260,5 @@ SPEC = TaskSpec(
     sections=("vaak.tasks.asr.report:show_routing", "vaak.tasks.asr.report:show_pipeline"),
     hub_tag=HUB_TAG,
     opens=opens,
+    require_base=require_base,
 )

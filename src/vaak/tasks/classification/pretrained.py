@@ -45,17 +45,7 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
     represent a text by ``pooling``.
     """
     config = load_config(PRETRAINED_KEY, source)
-    if config.is_encoder_decoder:
-        raise UserError(
-            f"{PRETRAINED_KEY}: {source} is an encoder and a decoder ({config.model_type}); give an encoder, like BERT"
-        )
-    decodes = is_decoder(config)
-    if decodes and pooling != "last":
-        raise UserError(
-            f"{PRETRAINED_KEY}: {source} is a decoder ({config.model_type}), whose tokens don't "
-            "see the text after them; give "
-            f"model.pooling: last instead of {pooling}, or an encoder, like BERT"
-        )
+    decodes = require_encoder(config, source, pooling)
     longest = longest_input(config)
     if longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
@@ -70,6 +60,22 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
         write_tokenizer_config(found, folder)
     note_missing_rows(config.vocab_size, tokenizer.vocab_size, source, folder, PRETRAINED_KEY)
     return tokenizer
+
+
+def require_encoder(config: Any, source: str, pooling: str) -> bool:
+    """Return whether a model of transformers is a decoder. Raises UserError if it can't represent a text so."""
+    if config.is_encoder_decoder:
+        raise UserError(
+            f"{PRETRAINED_KEY}: {source} is an encoder and a decoder ({config.model_type}); give an encoder, like BERT"
+        )
+    decodes = is_decoder(config)
+    if decodes and pooling != "last":
+        raise UserError(
+            f"{PRETRAINED_KEY}: {source} is a decoder ({config.model_type}), whose tokens don't "
+            "see the text after them; give "
+            f"model.pooling: last instead of {pooling}, or an encoder, like BERT"
+        )
+    return decodes
 
 
 def read_config(folder: Path) -> Any:

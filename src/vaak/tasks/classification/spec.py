@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from vaak.config.experiment import Experiment
@@ -12,6 +13,7 @@ from vaak.config.tasks import (
     TaskSpec,
     impossible,
     impossible_if_given,
+    load_name,
     no_effect,
     only_length,
     remark,
@@ -26,7 +28,7 @@ from vaak.nn.config import (
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
-from vaak.tasks.fetching import base_findings, count_base_parameters
+from vaak.tasks.fetching import count_base_parameters, read_local_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
@@ -67,7 +69,6 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _augmentation(model, data)
     yield from _class_weights(experiment)
     if model.pretrained_model is not None:
-        yield from base_findings("model.pretrained_model", model.pretrained_model)
         yield from target_findings("model.lora", model.pretrained_model, model.lora)
         yield from rate_findings(experiment, RATES, "model.pretrained_model", model.lora is not None)
 
@@ -171,6 +172,7 @@ def num_parameters(experiment: Experiment[Any, Any]) -> int:
 
 
 HUB_TAG = "text-classification"
+KEY = "model.pretrained_model"
 ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
 """How transformers' names of encoders end."""
 
@@ -194,6 +196,18 @@ def is_sentence_encoder(about: Mapping[str, Any]) -> bool:
 def _is_encoder(about: Mapping[str, Any], names: list[str]) -> bool:
     reads_text = isinstance(about.get("vocab_size"), int) and not about.get("is_encoder_decoder")
     return reads_text and any(name.endswith(ENCODERS) for name in names)
+
+
+def require_base(experiment: Experiment[Any, Any], folder: Path) -> None:
+    """Raise UserError for a base that can't represent a text by ``model.pooling``."""
+    model = experiment.model
+    found = None if model.pretrained_model is None else read_local_config(KEY, model.pretrained_model, folder)
+    if found is None:
+        return
+    source, about = found
+    if not _is_encoder(about, [str(name) for name in about.get("architectures") or ()]):
+        config = load_name("vaak.tasks.pretrained:load_config")(KEY, source)
+        load_name("vaak.tasks.classification.pretrained:require_encoder")(config, source, model.pooling)
 
 
 SPEC = TaskSpec(
@@ -224,4 +238,5 @@ SPEC = TaskSpec(
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "dcp": DCP},
     hub_tag=HUB_TAG,
     opens=opens,
+    require_base=require_base,
 )

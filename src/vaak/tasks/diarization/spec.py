@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.mel_config import REPLACED_BY_MEL
-from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length, remark
+from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, load_name, no_effect, only_length, remark
 from vaak.core.storage.model_formats import PYANNOTE
 from vaak.nn.config import preset_findings, stack_findings, stack_parameters
 from vaak.tasks.adapter_checks import lora_findings, target_findings
@@ -264,6 +265,14 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
     }
 
 
+def require_base(experiment: DiarizationExperiment, folder: Path) -> None:
+    """Raise UserError for a base that isn't a segmentation network of pyannote.audio."""
+    base = experiment.model.base
+    if base is not None:
+        beside = folder / base
+        load_name("vaak.tasks.diarization.pyannote:read_checkpoint")(str(beside) if beside.exists() else base)
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.diarization.task:DiarizationTask",
     model=DiarizationModelConfig,
@@ -303,4 +312,5 @@ SPEC = TaskSpec(
     exports={"onnx": ONNX, "peft": PEFT, "dcp": DCP},
     hub_tag="voice-activity-detection",
     opens=opens,
+    require_base=require_base,
 )

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, ExportFormat, StarterData, TaskSpec, impossible, no_effect, unread_input
+from vaak.config.tasks import (
+    CheckFinding,
+    ExportFormat,
+    StarterData,
+    TaskSpec,
+    impossible,
+    load_name,
+    no_effect,
+    unread_input,
+)
 from vaak.nn.config import (
     SingleStackConfig,
     own_network_findings,
@@ -15,7 +25,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings, target_findings
-from vaak.tasks.fetching import base_findings, count_base_parameters
+from vaak.tasks.fetching import count_base_parameters, read_local_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
@@ -70,7 +80,6 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
-        yield from base_findings("model.pretrained", model.pretrained)
         yield from target_findings("model.lora", model.pretrained, model.lora, OWN_LAYERS)
         if data.corpus.type != PREFERENCES:
             # Those rates are lower still, and differ from loss to loss.
@@ -244,6 +253,20 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
     return {"model": {"pretrained": source}, "data": {"max_length": min([usual, *read])}}
 
 
+def require_base(experiment: Experiment[Any, Any], folder: Path) -> None:
+    """Raise UserError for a base that isn't a decoder of text that can be trained here."""
+    key, name = "model.pretrained", experiment.model.pretrained
+    found = None if name is None else read_local_config(key, name, folder)
+    if found is None:
+        return
+    source, about = found
+    is_usual = any(str(one).endswith(CAUSAL) for one in about.get("architectures") or ())
+    # transformers, which takes seconds to import, is asked about all others.
+    if not is_usual or any(about.get(one) for one in ("quantization_config", "rope_scaling", "rope_parameters")):
+        config = load_name("vaak.tasks.pretrained:load_config")(key, source)
+        load_name("vaak.tasks.lm.pretrained:require_decoder")(config, source)
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",
     model=LanguageModelConfig,
@@ -283,4 +306,5 @@ SPEC = TaskSpec(
     },
     hub_tag=HUB_TAG,
     opens=opens,
+    require_base=require_base,
 )

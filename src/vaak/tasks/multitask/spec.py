@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect, spec_by_name
+from vaak.core.errors import UserError
 from vaak.tasks.formats import DCP, ONNX, PEFT, transformers_format
 from vaak.tasks.multitask import METRICS
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
@@ -108,6 +110,15 @@ def _written_apart(declared: ExportFormat) -> ExportFormat:
     return replace(declared, code=lambda exported: "")
 
 
+def require_base(experiment: Experiment[Any, Any], folder: Path) -> None:
+    """Raise UserError for the first task whose base can't be used."""
+    for name, task in experiment.data.inner_experiments.items():
+        try:
+            task.spec.require_base(task, folder)
+        except UserError as error:
+            raise UserError(f"data.tasks.{name}.{error}") from error
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.multitask.task:MultiTask",
     model=MultiTaskConfig,
@@ -121,6 +132,7 @@ SPEC = TaskSpec(
     refused_difficulties=refused_difficulties,
     num_parameters=num_parameters,
     checks=checks,
+    require_base=require_base,
     commands=commands,
     exports={
         "hf": _written_apart(transformers_format("")),

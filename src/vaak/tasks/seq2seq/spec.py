@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, impossible_if_given, no_effect
+from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, impossible_if_given, load_name, no_effect
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
@@ -15,7 +16,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings, target_findings
-from vaak.tasks.fetching import base_findings, count_base_parameters
+from vaak.tasks.fetching import count_base_parameters, read_local_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, ct2_format, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.tasks.seq2seq import METRICS
@@ -65,7 +66,6 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for side in STACKS:
             yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
-        yield from base_findings("model.pretrained", model.pretrained)
         yield from target_findings("model.lora", model.pretrained, model.lora, OWN_LAYERS)
         yield from rate_findings(experiment, RATES, "model.pretrained", model.lora is not None)
     method = data.decoding.method
@@ -147,6 +147,15 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
     return {"model": {"pretrained": source}} if about.get("model_type") in ("t5", "marian") else None
 
 
+def require_base(experiment: Experiment[Any, Any], folder: Path) -> None:
+    """Raise UserError for a base that isn't one of the families that are read."""
+    key, name = "model.pretrained", experiment.model.pretrained
+    found = None if name is None else read_local_config(key, name, folder)
+    if found is not None:
+        config = load_name("vaak.tasks.pretrained:load_config")(key, found[0])
+        load_name("vaak.tasks.seq2seq.pretrained:detect_family")(config.to_dict(), found[0])
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",
     model=Seq2SeqConfig,
@@ -181,4 +190,5 @@ SPEC = TaskSpec(
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "dcp": DCP, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,
     opens=opens,
+    require_base=require_base,
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, load_name, no_effect, only_length
 from vaak.tasks.adapter_checks import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import DCP, ONNX, PEFT
@@ -99,6 +101,13 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
     return {"model": sizes, "global_config": {"mel": found.mel.model_dump(mode="json")}}
 
 
+def require_base(experiment: Experiment[Any, Any], folder: Path) -> None:
+    """Raise UserError for a published vocoder that isn't read; one of the Hub isn't fetched for that."""
+    name = experiment.model.pretrained
+    if name is not None and (path := next((one for one in (Path(name), folder / name) if one.exists()), None)):
+        load_name("vaak.tasks.vocoding:Published").of("model.pretrained", str(path))
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.vocoder.task:VocoderTask",
     model=VocoderModelConfig,
@@ -128,4 +137,5 @@ SPEC = TaskSpec(
     exports={"onnx": ONNX, "peft": PEFT, "dcp": DCP},
     hub_tag="audio-to-audio",
     opens=opens,
+    require_base=require_base,
 )

@@ -109,6 +109,15 @@ def test_they_are_named_where_a_command_begins_and_exports_say_that_they_have_no
     assert "--format hf: Zürich, ba (data.decoding.hotwords) aren't in it" in caplog.text
 
 
+def test_a_base_of_no_speech_is_refused_with_the_kinds_that_are_read(corpus: Path, tmp_path: Path):
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text('{"model_type": "llama"}')
+    for architecture, kinds in (("whisper", "whisper"), ("ctc", "wav2vec2, hubert"), ("decoder", "moonshine")):
+        said = f"llama is a llama; model.architecture: {architecture} takes .*{kinds}"
+        with pytest.raises(UserError, match=said):
+            check(corpus, tmp_path, model={"architecture": architecture, "base": str(tmp_path / "llama")})
+
+
 @pytest.mark.parametrize("architecture", ["whisper", "ctc"])
 def test_a_base_of_another_architecture_is_refused_with_the_one_that_reads_it(
     corpus: Path, tmp_path: Path, architecture: str

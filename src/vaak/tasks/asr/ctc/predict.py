@@ -30,7 +30,7 @@ from vaak.nn.decoding.ctc_words import WordModel
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
-from vaak.runs.use import require_use
+from vaak.runs.use import Use
 from vaak.scoring.word_errors import count_errors
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
@@ -304,8 +304,7 @@ def find_run(name: str, directory: Path) -> Path:
 @lru_cache(maxsize=1)
 def open_words(run: Path, device: str) -> WordModel:
     """The language model of a run; the last one is kept. Raises UserError for a run of another task."""
-    opened = open_run(run, device=device)
-    require_use("data.decoding.lm", run, opened.experiment, opened.task)
+    opened = open_run(run, device=device, use=Use("data.decoding.lm"))
     words: WordModel = opened.task.words(opened.model)
     return words
 

@@ -43,8 +43,8 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask
-from vaak.tasks.asr.bases import CTC_BASES, CtcBase, count_steps
-from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.bases import CTC_BASES, CtcBase, count_steps, explain_kind
+from vaak.tasks.asr.config import CTC, AsrModelConfig
 from vaak.tasks.asr.ctc.data import ExtractedFeatures, FrameFeatures, Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
@@ -72,9 +72,10 @@ def keep_base(source: str, folder: Path, adapter: str | None = None, *, keeps_to
     """
     auto = import_transformers(PURPOSE, "asr")
     config = fetch_model(BASE_KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
-    kind = CTC_BASES.get(config.model_type)
-    if kind is None:
-        raise UserError(f"{BASE_KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(CTC_BASES)}")
+    reason = explain_kind(config.model_type, CTC)
+    if reason is not None:
+        raise UserError(f"{BASE_KEY}: {source} {reason}")
+    kind = CTC_BASES[config.model_type]
     if kind.reads == "samples" and getattr(config, "add_adapter", False):
         raise UserError(f"{BASE_KEY}: {source} is a {config.model_type} whose frames are shortened (add_adapter)")
     if adapter is not None and not (config.model_type == "wav2vec2" and config.adapter_attn_dim):

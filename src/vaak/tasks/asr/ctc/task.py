@@ -27,6 +27,7 @@ from vaak.data.batching import largest_rows
 from vaak.nn.ctc import ctc_log_likelihoods
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
+from vaak.runs.folder.directory import has_checkpoints
 from vaak.runs.open_run import open_run
 from vaak.runs.prepared import Recipe, is_prepared
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
@@ -60,7 +61,7 @@ from vaak.tasks.asr.model import BASE_KEY, find_frozen, find_run, name_base, res
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.spec import USUAL_CHUNK
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
-from vaak.tasks.pretrained import has_checkpoints, load_config, load_or_init
+from vaak.tasks.pretrained import load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 
 log = logging.getLogger("vaak")

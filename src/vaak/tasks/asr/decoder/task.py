@@ -29,8 +29,8 @@ from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.bases import DECODER_BASES, NOT_READ, DecoderBase, ListenerBase
-from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
+from vaak.tasks.asr.bases import DECODER_BASES, DecoderBase, ListenerBase, explain_kind
+from vaak.tasks.asr.config import DECODER, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms, padded_features
 from vaak.tasks.asr.data import AsrDataset, AsrExample
 from vaak.tasks.asr.decoder.listener import MOST_TOKENS, PretrainedListener
@@ -70,10 +70,9 @@ def keep_base(source: str, folder: Path) -> Any:
     Raises UserError for another kind of model.
     """
     auto, config = import_transformers(PURPOSE, "asr"), load_config(BASE_KEY, source)
-    if config.model_type not in DECODER_BASES:
-        kinds, why = ", ".join(DECODER_BASES), NOT_READ.get(config.model_type)
-        reason = f", which isn't read ({why})" if why else ""
-        raise UserError(f"{BASE_KEY}: {source} is a {config.model_type}{reason}; architecture decoder takes {kinds}")
+    reason = explain_kind(config.model_type, DECODER)
+    if reason is not None:
+        raise UserError(f"{BASE_KEY}: {source} {reason}")
     kind = DECODER_BASES[config.model_type]
     note_own_head(config, source, BASE_KEY)
     config.save_pretrained(folder)
