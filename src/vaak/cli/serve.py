@@ -85,9 +85,10 @@ def serve(
     from vaak.serve.batching import Batching
     from vaak.serve.gate import MEBIBYTE, Limits
     from vaak.serve.metrics import Metrics
-    from vaak.serve.models import Server, open_model, serve_models
+    from vaak.serve.models import Server, open_model, require_names, serve_models
 
     require_token(token)
+    require_names(runs)
     limits = Limits(
         max_requests=max_requests,
         max_upload=round(max_upload * MEBIBYTE),
@@ -159,8 +160,9 @@ def demo(
         from vaak.serve.batching import Batching
         from vaak.serve.demo.keeping import KeptRecordings
         from vaak.serve.metrics import Metrics
-        from vaak.serve.models import Server, serve_models
+        from vaak.serve.models import Server, require_names, serve_models
 
+        require_names(runs)
         kept = None if keep is None else KeptRecordings(keep)
         with listen(host, port, token) as listening:
             opened = [(run, open_run(run, device=device, **how)) for run in runs]

@@ -99,7 +99,7 @@ class Gate:
         begun, status, path = time.perf_counter(), 101, str(scope["path"])
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
-            self.require_entry(path, headers)
+            self.require_entry(path, headers, str(scope.get("http_version")))
             self.require_room(headers)
             self.metrics.in_flight += 1
             try:
@@ -121,12 +121,14 @@ class Gate:
         self.metrics.count_request(route, status, seconds, 0)
         log.info("websocket %s: status %d, %.3f s", route, status, seconds)
 
-    def require_entry(self, path: str, headers: dict[bytes, bytes]) -> None:
-        """Raise ApiError for a request that isn't to be answered, by its head."""
+    def require_entry(self, path: str, headers: dict[bytes, bytes], version: str = "1.1") -> None:
+        """Raise ApiError for a request that isn't to be answered, by its head and its ``version`` of HTTP."""
         host = headers.get(b"host", b"").decode("latin-1").rpartition("@")[2]
         name = (host if host.endswith("]") else host.rpartition(":")[0] or host).lower()
-        # A web page may have its own name point to 127.0.0.1 (DNS rebinding); the Host header still has that name.
-        if self.hosts and name not in self.hosts:
+        # A web page may have its own name point to 127.0.0.1 (DNS rebinding); the Host header still has that name. No
+        # browser leaves it out; clients of HTTP/1.0, which doesn't require it, may.
+        is_nameless = version == "1.0" and b"host" not in headers
+        if self.hosts and name not in self.hosts and not is_nameless:
             raise ApiError(403, "this server is for this machine alone: call it by 127.0.0.1 or localhost")
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
@@ -260,7 +262,7 @@ class _Exchange:
 
     async def _pass_on(self) -> None:
         gate = self.gate
-        gate.require_entry(self.scope["path"], self.headers)
+        gate.require_entry(self.scope["path"], self.headers, self.scope["http_version"])
         # Requests by POST compute.
         counts = self.scope["method"] == "POST"
         if counts:

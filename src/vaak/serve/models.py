@@ -17,7 +17,7 @@ from vaak.config.tasks import load_name, value_at
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.runs.base import is_base
-from vaak.runs.open_run import OpenedRun, open_run, select_task
+from vaak.runs.open_run import OpenedRun, open_run, resolve_run, select_task
 from vaak.runs.use import find_spec, predict_inputs
 from vaak.serve.batching import Batching, Job, Worker
 from vaak.serve.errors import ApiError, ClientLeftError
@@ -121,14 +121,14 @@ def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batch
     found: dict[str, Served] = {}
     for path, run in runs:
         device = next((one.device for one in run.model.parameters()), torch.device("cpu"))
-        name = name_model(path, run)
+        name = name_model(path)
         worker = Worker(name, device, run.precision.autocast, metrics, batching)
         created = int(run.checkpoint.stat().st_mtime) if run.checkpoint.exists() else 0
         for part in run.task.inner_tasks or (None,):
             own = run if part is None else select_task(run, part)
             known = name if part is None else f"{name}/{part}"
             if known in found:
-                raise UserError(f"two models are called {name}, by the names of their folders: rename one")
+                raise UserError(f"two models are called {known}, by the names of their folders: rename one")
             declared, refused = find_endpoints(own), own.task.refused_endpoints()
             answered = tuple(one for one in declared if one not in refused)
             reasons = {one: refused[one] for one in declared if one in refused}
@@ -140,11 +140,25 @@ def _explain_refusal(served: Served, endpoint: str) -> str:
     return f"{served.name} doesn't answer this endpoint: {served.refused[endpoint]}"
 
 
-def name_model(path: Path, opened: OpenedRun) -> str:
+def name_model(path: Path) -> str:
     """Return the name of a run's folder, or that of a pretrained model: its folder's, or its name on the Hub."""
     if not is_base(path):
-        return opened.directory.name
-    return path.resolve().name if path.exists() else str(path)
+        return resolve_run(path).name
+    return path.expanduser().resolve().name if path.expanduser().exists() else str(path)
+
+
+def require_names(paths: Sequence[Path]) -> None:
+    """Raise UserError for two models of one name, before the seconds that opening them takes."""
+    named: dict[str, Path] = {}
+    for path in paths:
+        if (other := named.setdefault(name := name_model(path), path)) is not path:
+            twice = f"{path} is given twice: leave one out" if other == path else _explain_clash(name, other, path)
+            raise UserError(twice)
+
+
+def _explain_clash(name: str, *paths: Path) -> str:
+    where = " and ".join(map(str, paths))
+    return f"{where} are both called {name}, by the names of their folders: rename one"
 
 
 def find_endpoints(opened: OpenedRun) -> tuple[str, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shutil
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -209,6 +211,38 @@ def test_pages_from_elsewhere_get_nothing(client_of, run_of):
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert client.get("/v1/models", headers={"Origin": "http://127.0.0.1:8000"}).status_code == 200
     assert client.get("/v1/models", headers={"Host": "127.0.0.1"}).status_code == 200
+
+
+def test_http_1_0_needs_no_host(live, run_of):
+    """Old monitors and ``ab`` send none; every browser does, so a rebound name is always there to be refused."""
+    port = live(run_of("lm").folder).port
+    for head, status in (
+        (b"GET /v1/models HTTP/1.0\r\n", 200),
+        (b"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1\r\n", 200),
+        (b"GET /v1/models HTTP/1.0\r\nHost: rebound.example\r\n", 403),
+        (b"GET /v1/models HTTP/1.0\r\nHost:\r\n", 403),
+        (b"GET /v1/models HTTP/1.0\r\nOrigin: https://page.example\r\n", 403),
+        (b"GET /v1/models HTTP/1.1\r\nConnection: close\r\n", 403),
+    ):
+        assert raw_answer(port, head + b"\r\n").split()[1] == str(status), head
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_models_of_one_name_are_refused_before_they_are_opened(vaak, run_of, tmp_path, monkeypatch, command):
+    run = run_of("lm").folder
+    other = shutil.copytree(run, tmp_path / run.name)
+
+    def open_nothing(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a model was opened")
+
+    monkeypatch.setattr("vaak.serve.models.open_run", open_nothing)
+    monkeypatch.setattr("vaak.runs.open_run.open_run", open_nothing)
+    for paths, said in (
+        ((run, other), f"{run} and {other} are both called {run.name}"),
+        ((run, run), "is given twice"),
+    ):
+        code, _, err = vaak(command, *paths, "--port", "0")
+        assert (code, said in err, err.count("\n")) == (2, True, 1), err
 
 
 def test_an_address_that_others_reach_needs_a_token(vaak, run_of):
