@@ -232,11 +232,9 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
     shown = progress_allowed(training.logging.progress_bar and not training.logging.json_lines)
     with contextlib.closing(ranks), keeping_kernels(), _held_directory(loaded, ranks) as remarks, logs, shown:
         if ranks.is_main:
-            for warning in (*loaded.warnings, *remarks):
-                log.warning(warning)
-            for remark in (*secrets, *settled):
-                log.info(remark)
-            for level, text in fetched:
+            warnings = [(logging.WARNING, text) for text in (*loaded.warnings, *remarks)]
+            infos = [(logging.INFO, text) for text in (*secrets, *settled)]
+            for level, text in (*warnings, *infos, *fetched):
                 log.log(level, text)
             _log_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)

@@ -31,26 +31,25 @@ def _load_base(source: str, about: dict[str, Any], tensors: dict[str, Tensor]) -
     return model, encoder
 
 
-def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """A model of transformers that chooses the experts of each row whenever it encodes, and what is known about it.
+def _weigh_experts(pooled: Tensor, tensors: dict[str, Tensor], about: dict[str, Any]) -> Tensor:
+    """Return the weights of the experts ``(row, expert)`` that the gate computes from mean states ``(row, width)``."""
+    weight, bias = ([tensors[f"gate.layers.{layer}.{name}"] for layer in (0, 1, 3)] for name in ("weight", "bias"))
+    x = F.layer_norm(pooled, pooled.shape[-1:], weight[0], bias[0])
+    x = torch.softmax(F.linear(F.gelu(F.linear(x, weight[1], bias[1])), weight[2], bias[2]), -1)
+    # A bias that balances the experts chooses among them, but has no part in their weights.
+    best = (x + tensors.get("gate.bias", 0)).argsort(dim=-1, descending=True, stable=True)[:, : about["top_k"]]
+    weights: Tensor = torch.zeros_like(x).scatter(1, best, x.gather(1, best))
+    return weights / weights.sum(-1, keepdim=True) if about["top_k"] > 1 else weights
 
-    ``base`` is where the base is, unless it is where ``mixture.json`` says.
+
+def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, Any]]:
+    """Return a transformers model that chooses experts for each row it encodes, and the content of ``mixture.json``.
+
+    ``base`` is the folder or Hub name of the base model, if it isn't the one that ``mixture.json`` names.
     """
     about = json.loads(Path(folder, "mixture.json").read_text())
     tensors, chosen = load_file(Path(folder, "mixture.safetensors")), list[Tensor]()
     model, encoder = _load_base(base or about["base"], about, tensors)
-
-    # From the base's mean state (row, width) to the weights of the experts (row, expert).
-    def gate(pooled: Tensor) -> Tensor:
-        weight, bias = ([tensors[f"gate.layers.{layer}.{name}"] for layer in (0, 1, 3)] for name in ("weight", "bias"))
-        x = F.layer_norm(pooled, pooled.shape[-1:], weight[0], bias[0])
-        x = torch.softmax(F.linear(F.gelu(F.linear(x, weight[1], bias[1])), weight[2], bias[2]), -1)
-        # A bias that balances the experts chooses among them, but has no part in their weights.
-        best = (x + tensors.get("gate.bias", 0)).argsort(dim=-1, descending=True, stable=True)[:, : about["top_k"]]
-        weights: Tensor = torch.zeros_like(x).scatter(1, best, x.gather(1, best))
-        if about["top_k"] > 1:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return weights
 
     # y = W x + scale · the sum over experts of weight · B A x
     def change(first: Tensor, second: Tensor) -> Any:
@@ -82,7 +81,7 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
     def encode(features: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
         # While nothing is chosen, the hooks add nothing: the gate reads the base's own states.
         chosen.clear()
-        chosen.append(gate(pool_states(features, attention_mask)))
+        chosen.append(_weigh_experts(pool_states(features, attention_mask), tensors, about))
         return plain(features, attention_mask=attention_mask, **options)
 
     encoder.forward = encode
@@ -91,7 +90,7 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
 
 @torch.no_grad()
 def write_tokens(whisper: Any, about: dict[str, Any], features: Tensor) -> list[list[int]]:
-    """The most probable tokens, one by one, of each row of features ``(row, bin, frame)``, as Vaak writes them."""
+    """Return the tokens of each row of features ``(row, bin, frame)``, by greedy search as in Vaak."""
     encoded = whisper.model.encoder(features)
     tokens = torch.tensor([about["prompt"]] * len(features))
     while tokens.shape[1] < about["longest"] and not (tokens == about["end"]).any(1).all():

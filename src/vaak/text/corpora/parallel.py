@@ -296,6 +296,13 @@ class PairStatistics:
         return {"pairs": self.pairs, **metrics, **others, "shared_targets": self.shared_targets}
 
 
+def _require_both_sides(pair: Pair, split: str) -> None:
+    """Raise DataError if a side is empty: given evaluation splits stay complete, so that results are comparable."""
+    for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
+        if not all(texts):
+            raise DataError(f"{pair.where}: the {name} is empty; {split} is kept complete: fix or remove this pair")
+
+
 class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
     """The pairs that the options describe, by split."""
 
@@ -328,14 +335,8 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         for row in entries:
             counts.replaced_bytes += row.replaced_bytes
             for pair in self._make_pairs(split, row):
-                # Given evaluation splits stay complete, so that results compare with those of others: an empty side is
-                # an error.
                 if kept is None:
-                    for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
-                        if not all(texts):
-                            raise DataError(
-                                f"{pair.where}: the {name} is empty; {split} is kept complete: fix or remove this pair"
-                            )
+                    _require_both_sides(pair, split)
                     yield pair
                 elif not pair.source or not all(pair.targets):
                     counts.drop("empty")
