@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from base_cases import BASE_CASES
+from base_cases import BASE_CASES, make_listener_case
 from contract_cases import CASES
 from mock_cuda import MockDevice
 from quick_cases import mostly_slow
+from task_case import TaskCase
+from tiny_bases import write_w2v_bert
+from tiny_wav2vec2 import write_base
 from vaak.core.batch import Batch, Term
 from vaak.engine import graphs
 from vaak.engine.trainer import Trainer
@@ -33,10 +37,20 @@ CAPTURED = (
 )  # fmt: skip
 """Cases whose microbatches all have a graph."""
 NOT_CAPTURED = {
+    "diarization, features on the device": "copy from the CPU",
+    "asr, features on the device": "copy from the CPU",
+    "asr, ctc, features on the device": "copy from the CPU",
+    "diarization, attractors, stored features": "copy between the device and the CPU",
+    "asr, experts": "copy between the device and the CPU",
+    "asr, ctc, experts": "copy between the device and the CPU",
+    "lm experts": "shape that depends on numbers",
+    "seq2seq experts": "shape that depends on numbers",
+    "lm local, convolutional, packed": "read a number",
+    "multitask": "read batch.counts",
     **{f"decoder, {kind}": "read a number|index by a mask" for kind in ("qwen3_asr", "glmasr", "voxtral")},
     **{f"lm, {kind}": "shape that depends on numbers" for kind in ("qwen3_moe", "glm4_moe")},
 }
-"""Bases without a graph, and why."""
+"""Cases without a graph, and why."""
 CAPTURED_BASES = tuple(name for name in BASE_CASES if name not in NOT_CAPTURED)
 GRAPHS: dict[str, Any] = {"performance": {"cuda_graphs": True}}
 
@@ -113,12 +127,67 @@ def test_a_base_has_the_bits_that_it_has_without(name: str, begin: Callable[...,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOT_CAPTURED)
-def test_other_bases_are_computed_without(name: str, begin: Callable[..., Trainer], caplog: pytest.LogCaptureFixture):
+def test_others_are_computed_without(name: str, begin: Callable[..., Trainer], caplog: pytest.LogCaptureFixture):
     trainer = begin(name, deterministic=False, gradient_accumulation_steps=1, **GRAPHS)
     bits(trainer, 1)
     assert not kept(trainer).captured
     [said] = [one for one in caplog.messages if "is computed without a graph" in one]
     assert re.search(NOT_CAPTURED[name], said)
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow([*CASES, *BASE_CASES], "multitask", "diarization, attractors, stored features")
+)
+def test_config_check_says_which_have_none(name: str, tmp_path: Path):
+    case = (CASES | BASE_CASES)[name]
+    if case.write is not None:
+        case.write(tmp_path / "data")
+    options: Any = {"device": "cuda", "performance": {**case.training.get("performance", {}), **GRAPHS["performance"]}}
+    said = [one for one in case.load(tmp_path, **options).warnings if "no graph can be captured" in one]
+    assert len(said) == (name in NOT_CAPTURED), said
+
+
+def change_model(name: str, **model: Any) -> TaskCase:
+    case = CASES[name]
+    return replace(case, options={**case.options, "model": {**case.options["model"], **model}})
+
+
+CONVOLVED: dict[str, Any] = {"position_type": "convolutional"}
+SELDOM = {
+    "lm, convolutional": (change_model("lm decoder, documents", **CONVOLVED), True),
+    "lm encoder, convolutional": (change_model("lm encoder", **CONVOLVED), False),
+    "seq2seq, convolutional": (change_model("seq2seq", decoder=CONVOLVED), True),
+    "seq2seq encoder, convolutional": (change_model("seq2seq", encoder=CONVOLVED), False),
+    "tts, convolutional": (change_model("tts", encoder=CONVOLVED), False),
+    "lm, learned positions": (change_model("lm decoder, packed", position_type="learned"), True),
+    "ctc, streaming": (
+        change_model("asr, ctc", conformer={**CASES["asr, ctc"].options["model"]["conformer"], "streaming": True}),
+        False,
+    ),
+    "wav2vec2, norms of recordings": (
+        make_listener_case(lambda folder: write_base(folder, "wav2vec2", "group"), architecture="ctc"),
+        False,
+    ),
+    "w2v-BERT, adapter": (
+        make_listener_case(lambda folder: write_w2v_bert(folder, adapts=True), architecture="ctc"),
+        False,
+    ),
+}
+"""Options that no other case has, and whether there is a graph."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SELDOM)
+def test_config_check_knows_options_of_which_there_are_none(
+    name: str, gpu: MockDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    case, is_captured = SELDOM[name]
+    prepared = case.prepared(tmp_path)
+    trainer = prepared.trainer(tmp_path / "run", device="cuda", gradient_accumulation_steps=1, **GRAPHS)
+    bits(trainer, 1)
+    assert bool(kept(trainer).captured) == is_captured, caplog.messages
+    said = [one for one in case.load(tmp_path, device="cuda", **GRAPHS).warnings if "no graph can be captured" in one]
+    assert bool(said) != is_captured
 
 
 @pytest.mark.slow

@@ -83,6 +83,7 @@ def _find_impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]
             "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
         )
     yield from _check_graphs(training)
+    yield from _check_layers(experiment)
     yield from _check_logits(experiment)
     yield from _check_curriculum(experiment)
     thresholds = training.memory.thresholds
@@ -162,6 +163,33 @@ def _check_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
             "what is recomputed reads the generators' states, which a graph can't: leave one of cuda_graphs and "
             "gradient_checkpointing out",
         )
+
+
+def _check_layers(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield options of layers that the networks of an experiment don't have."""
+    networks, performance = {*experiment.spec.networks(experiment)}, experiment.training.performance
+    key, parts = "training.performance.gradient_checkpointing", performance.gradient_checkpointing
+    if networks == {"layerless"}:
+        yield no_effect(key, "the model has no layers that could be computed again")
+    elif parts == "all" and "transformers" in networks:
+        yield impossible(key, "all: layers of transformers' networks are called one by one; set it to block")
+    elif parts == "attention" and any(getattr(one, "is_own", False) for one in _model_sections(experiment)):
+        yield impossible(key, "attention: which part of a network of yours is attention isn't known; set it to block")
+    if networks and "stacks" not in networks:
+        yield no_effect("training.performance.attention", "the model has no stack of Vaak's")
+
+
+def explain_uncaptured(experiment: Experiment[Any, Any]) -> str | None:
+    """Return why no CUDA graph of a step can be captured; None if it can, as far as is known before training."""
+    is_packed = experiment.training.batching.type == "packed"
+    stacks = [one for one in _model_sections(experiment) if hasattr(one, "explain_uncaptured")]
+    reasons = (one.explain_uncaptured(is_packed=is_packed) for one in stacks)
+    return experiment.spec.explain_uncaptured(experiment) or next((one for one in reasons if one is not None), None)
+
+
+def _model_sections(experiment: Experiment[Any, Any]) -> list[Any]:
+    model = experiment.model
+    return [model, *(getattr(model, name) for name in getattr(type(model), "model_fields", ()))]
 
 
 def _check_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -372,7 +400,7 @@ def _find_without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFind
         yield no_effect(
             "training.performance.attention", f"device is {training.device}, where attention is always masked"
         )
-    yield from _find_unread_of_graphs(training)
+    yield from _find_unread_of_graphs(experiment)
     workers = training.performance.num_workers
     if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
@@ -381,9 +409,12 @@ def _find_without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFind
         yield no_effect("training.performance.multiprocessing_context", reason)
 
 
-def _find_unread_of_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
+def _find_unread_of_graphs(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    training, key = experiment.training, "training.performance.cuda_graphs"
     if training.device in ("cpu", "mps"):
-        yield no_effect("training.performance.cuda_graphs", f"device is {training.device}, which has no CUDA graphs")
+        yield no_effect(key, f"device is {training.device}, which has no CUDA graphs")
+    elif training.performance.cuda_graphs and (reason := explain_uncaptured(experiment)) is not None:
+        yield no_effect(key, f"no graph can be captured: {reason}")
     if not training.performance.cuda_graphs:
         yield no_effect("training.performance.cuda_graph_shapes", "cuda_graphs is false")
 
@@ -436,7 +467,8 @@ def _find_remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
         yield remark("training.curriculum.num_epochs", f"training ends earlier, after {training.epochs} epochs")
     yield from _remark_on_batch_size(training)
-    if training.performance.cuda_graphs and training.batching.round_lengths is None:
+    may_capture = training.performance.cuda_graphs and explain_uncaptured(experiment) is None
+    if may_capture and training.batching.round_lengths is None:
         yield remark(
             "training.performance.cuda_graphs",
             "batches of many lengths have many shapes, of which each needs a graph: training.batching.round_lengths "

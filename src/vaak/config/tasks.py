@@ -16,7 +16,7 @@ import copy
 import importlib
 import logging
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -31,6 +31,9 @@ from vaak.config.yaml.aliases import SectionShortcuts
 from vaak.core.errors import UserError
 from vaak.core.metrics import Metric
 
+NetworkKind = Literal["stacks", "transformers", "layerless"]
+OF_STACKS: tuple[NetworkKind, ...] = ("stacks",)
+LAYERLESS: tuple[NetworkKind, ...] = ("layerless",)
 FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"]
 
 
@@ -207,6 +210,12 @@ class TaskSpec:
         Whether its main loss can be computed from the two factors of logits (``training.performance.logits``).
     refused_difficulties
         Measures of ``training.curriculum`` that the data of an experiment lack, with the reason.
+    networks
+        The kinds of networks that an experiment's model consists of: ``stacks`` of ``vaak.nn``, of ``transformers``, or
+        ``layerless``; empty: unknown. Options of layers act on some of them only.
+    explain_uncaptured
+        Why no CUDA graph of an experiment's steps can be captured (``training.performance.cuda_graphs``); None: it can,
+        as far as is known before training.
     num_parameters
         Estimates the number of parameters of an experiment's model; None: unknown.
     follows
@@ -285,6 +294,8 @@ class TaskSpec:
     has_class_weights: bool = False
     loss_reads_head: bool = False
     refused_difficulties: Callable[[Any], Mapping[str, str]] = lambda experiment: {}
+    networks: Callable[[Any], Collection[NetworkKind]] = lambda experiment: ()
+    explain_uncaptured: Callable[[Any], str | None] = lambda experiment: None
     num_parameters: Callable[[Any], int] | None = None
     follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
     newer: Callable[[Callable[[str], Any]], Mapping[str, Any]] = lambda get: {}

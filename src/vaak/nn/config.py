@@ -154,6 +154,17 @@ class StackConfig(ExtensibleSection):
     options: dict[str, Any] = users_options()
 
     @property
+    def is_causal(self) -> bool:
+        """Whether tokens are known to see only those before them."""
+        return False
+
+    def explain_uncaptured(self, *, is_packed: bool) -> str | None:
+        """Return why no CUDA graph of the stack can be captured; None if it can."""
+        if self.position_type == "convolutional" and (is_packed or not self.is_causal):
+            return "position_type is convolutional, for which the program reads where documents end"
+        return None
+
+    @property
     def is_own(self) -> bool:
         """Whether the network is of a class of the user's."""
         return self.is_users(self.type)
@@ -251,12 +262,18 @@ class MoeConfig(Section):
         return self
 
 
+MIXTURE_UNCAPTURED = "the program reads how many tokens each expert of a mixture gets"
+
+
 class TokenStackConfig(StackConfig):
     """A stack over tokens, whose feed-forward layers may be mixtures of experts."""
 
     moe: MoeConfig | None = block_option(
         "Mixture of experts instead of feed-forward layers: each token uses some of many.", None
     )
+
+    def explain_uncaptured(self, *, is_packed: bool) -> str | None:
+        return super().explain_uncaptured(is_packed=is_packed) if self.moe is None else MIXTURE_UNCAPTURED
 
     @property
     def mixture_layers(self) -> range:
@@ -467,6 +484,10 @@ class DecoderConfig(TokenStackConfig):
     cross_attention_type: Literal["softmax", "linear"] | None = block_option(
         "Type of cross-attention; null is linear where attention_type is causal_linear, else softmax.", None
     )
+
+    @property
+    def is_causal(self) -> bool:
+        return True
 
     @property
     def cross_type(self) -> str:

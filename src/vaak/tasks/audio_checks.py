@@ -72,6 +72,7 @@ def _unread_of_splits(dataset: DatasetConfig) -> dict[str, str]:
 
 
 FEATURES_ON = "data.features_on"
+UNCAPTURED_FEATURES = f"{FEATURES_ON} is device, and what makes them can't be captured; set it to loader"
 BY_LOADER = {FEATURES_ON: "loader"}
 """How runs that began before the option make features."""
 
@@ -90,6 +91,8 @@ def settle_features(
         return {key: ("loader", "the model reads what the loader makes")}
     if stored:
         return {key: ("loader", "they are stored")}
+    if experiment.training.performance.cuda_graphs:
+        return {key: ("loader", "a CUDA graph can't make them (training.performance.cuda_graphs)")}
     if device == "cuda":
         return {key: ("device", "the GPU makes them faster than processes that load data do")}
     return {key: ("loader", "there is no GPU to make them")}

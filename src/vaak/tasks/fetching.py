@@ -255,6 +255,17 @@ def locate_base(name: str) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
+def read_base_config(name: str) -> dict[str, Any]:
+    """Return the ``config.json`` of a pretrained model, also in the Hub's cache; empty if none can be read there."""
+    place = locate_base(name)
+    try:
+        found = {} if place is None else read_json(place / "config.json")
+    except (OSError, ValueError):
+        # Whoever needs it says what is wrong with it.
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def is_own_run(base: str) -> bool:
     """Return whether a base is a run of Vaak's, or will be one: a pipeline trains it before it is there."""
     path = Path(base)

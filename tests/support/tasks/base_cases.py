@@ -18,7 +18,7 @@ Write = Callable[[Path], Any]
 BF16 = {"mixed_precision": "bf16"}
 
 
-def _listener(write: Write, **model: Any) -> TaskCase:
+def make_listener_case(write: Write, **model: Any) -> TaskCase:
     def write_both(folder: Path) -> Sequence[Any]:
         write(folder / "base")
         return tiny_listener.write_listener(folder)
@@ -69,11 +69,14 @@ def _classifier(write: Write, **model: Any) -> TaskCase:
 LORA = {"lora": {"rank": 4, "dropout": 0.1}}
 PACKED = {"batching": {"type": "packed"}}
 BASE_CASES: dict[str, TaskCase] = {
-    "whisper": _listener(write_whisper),
-    "whisper, low-rank adapters": _listener(write_whisper, **LORA),
-    **{f"ctc, {kind}": _listener(write, architecture="ctc") for kind, write in tiny_bases.CTC.items()},
-    "ctc, wav2vec2, low-rank adapters": _listener(tiny_bases.CTC["wav2vec2"], architecture="ctc", **LORA),
-    **{f"decoder, {kind}": _listener(write, architecture="decoder") for kind, write in tiny_bases.DECODER.items()},
+    "whisper": make_listener_case(write_whisper),
+    "whisper, low-rank adapters": make_listener_case(write_whisper, **LORA),
+    **{f"ctc, {kind}": make_listener_case(write, architecture="ctc") for kind, write in tiny_bases.CTC.items()},
+    "ctc, wav2vec2, low-rank adapters": make_listener_case(tiny_bases.CTC["wav2vec2"], architecture="ctc", **LORA),
+    **{
+        f"decoder, {kind}": make_listener_case(write, architecture="decoder")
+        for kind, write in tiny_bases.DECODER.items()
+    },
     **{f"lm, {kind}": _language_model(kind) for kind in tiny_decoder.OTHERS},
     **{f"lm, {kind}, packed": _language_model(kind, PACKED) for kind in ("gpt_neox", "gemma3_text")},
     "lm, gpt_neox, low-rank adapters": _language_model("gpt_neox", **LORA),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vaak.config.load import load
+from vaak.config.load import Loaded, load
 from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import yaml_text
@@ -31,12 +31,16 @@ class TaskCase:
     about: dict[str, Any] = field(default_factory=dict)
     write: Callable[[Path], Sequence[Any]] | None = None
 
+    def load(self, folder: Path, **training: Any) -> Loaded:
+        """The case's options, with those of ``training`` over its own, as a YAML in ``folder``."""
+        file = folder / "case.yml"
+        text = yaml_text({"task": self.task, **self.options, "training": {**self.training, **training}})
+        file.write_text(text.replace("FOLDER", str(folder / "data")))
+        return load([file])
+
     def prepared(self, folder: Path) -> Case:
         """The case, its data prepared in ``folder``."""
-        file = folder / "case.yml"
-        text = yaml_text({"task": self.task, **self.options, "training": self.training})
-        file.write_text(text.replace("FOLDER", str(folder / "data")))
-        experiment = load([file]).experiment
+        experiment = self.load(folder).experiment
         about = self.about if self.write is None else {"inputs": self.write(folder / "data"), **self.about}
 
         def make_task() -> Task:

@@ -62,6 +62,17 @@ def is_same(ours: list[Tensor | None], theirs: list[Tensor | None]) -> bool:
     return all(one is other if one is None or other is None else torch.equal(one, other) for one, other in pairs)
 
 
+def check_config(name: str, folder: Path, parts: str) -> str:
+    """What ``vaak config check`` says of the option."""
+    case = (CASES | BASE_CASES)[name]
+    performance = {**case.training.get("performance", {}), "gradient_checkpointing": parts}
+    try:
+        said = case.load(folder, performance=performance).warnings
+    except UserError as error:
+        return str(error)
+    return "\n".join(one for one in said if "gradient_checkpointing" in one)
+
+
 QUICK = ("asr, ctc, experts",)
 
 
@@ -70,10 +81,14 @@ def test_less_is_kept_and_no_bit_changes(name: str, tmp_path: Path):
     case = (CASES | BASE_CASES)[name].prepared(tmp_path)
     whole, kept, refused = compute(begin(case, tmp_path, "none")), dict[str, float](), dict[str, str]()
     for parts in ("attention", "block", "all"):
+        said = check_config(name, tmp_path, parts)
+        assert ("has no effect" in said) == (name in LAYERLESS)
         try:
             found = compute(begin(case, tmp_path, parts))
+            assert not said or name in LAYERLESS
         except UserError as error:
             refused[parts] = str(error)
+            assert "set it to block" in said or parts == "attention", "of some networks, only the run knows"
             continue
         assert is_same(found.results, whole.results), parts
         kept[parts] = found.kept / whole.kept

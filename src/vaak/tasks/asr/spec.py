@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import ExportedFolder, ExportFormat, StarterData, TaskPipeline, TaskSpec, load_name, only_length
+from vaak.config.tasks import (
+    ExportedFolder,
+    ExportFormat,
+    NetworkKind,
+    StarterData,
+    TaskPipeline,
+    TaskSpec,
+    load_name,
+    only_length,
+)
 from vaak.nn.config import stack_parameters
 from vaak.tasks.asr import METRICS
-from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES
+from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES, ListenerBase, read_decoder_kind
 from vaak.tasks.asr.checks import checks
 from vaak.tasks.asr.config import (
     ALIASES,
@@ -28,8 +37,8 @@ from vaak.tasks.asr.config import (
     AsrModelConfig,
     seconds_read_by,
 )
-from vaak.tasks.audio_checks import BY_LOADER, settle_features
-from vaak.tasks.fetching import count_base_parameters, find_local, is_own_run
+from vaak.tasks.audio_checks import BY_LOADER, UNCAPTURED_FEATURES, settle_features
+from vaak.tasks.fetching import count_base_parameters, find_local, is_own_run, read_base_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA, ct2_format, transformers_format
 from vaak.text.config import losses_of_tokens
 
@@ -46,6 +55,35 @@ def metrics(experiment: AsrExperiment) -> Iterable[str]:
     )
     accuracy = ("val_accuracy",) if experiment.model.architecture != CTC else ()
     return ("val_loss", *accuracy, "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
+
+
+def list_networks(experiment: AsrExperiment) -> tuple[NetworkKind, ...]:
+    """Return the kind of the network; a CTC run of Vaak's, which may be a base, is of either."""
+    model = experiment.model
+    if model.architecture == CTC and model.base != SCRATCH and is_own_run(model.base):
+        return ()
+    return ("stacks",) if model.architecture == CTC and model.base == SCRATCH else ("transformers",)
+
+
+def explain_uncaptured(experiment: AsrExperiment) -> str | None:
+    """Return what a CUDA graph of a step can't have, if anything."""
+    model = experiment.model
+    if experiment.data.features_on == "device":
+        return UNCAPTURED_FEATURES
+    if model.experts is not None:
+        return "the program reads which of model.experts each utterance chooses"
+    if model.architecture == CTC and model.base == SCRATCH and model.conformer.streaming:
+        return "streaming draws chunks on the CPU (model.conformer.streaming)"
+    if model.architecture == DECODER and isinstance(read_decoder_kind(model.base), ListenerBase):
+        return f"{model.base} reads audio in a prompt, whose places for it are counted"
+    about = read_base_config(model.base) if model.architecture == CTC and model.base != SCRATCH else {}
+    if about.get("feat_extract_norm") == "group":
+        return (
+            f"{model.base} reads recordings one by one, as a norm of its convolutions does (feat_extract_norm: group)"
+        )
+    if about.get("model_type") == "wav2vec2-bert" and about.get("add_adapter"):
+        return f"the adapter of {model.base} reads recordings one by one (add_adapter)"
+    return None
 
 
 def num_parameters(experiment: AsrExperiment) -> int:
@@ -224,6 +262,8 @@ SPEC = TaskSpec(
     auxiliary_losses=(LOAD_BALANCING,),
     refused_batching={"packed": "utterances can't be put together in a row; expected fixed, bucketed or stratified"},
     refused_difficulties=only_length,
+    networks=list_networks,
+    explain_uncaptured=explain_uncaptured,
     num_parameters=num_parameters,
     follows=what_follows,
     newer=newer_options,

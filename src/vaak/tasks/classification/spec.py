@@ -9,6 +9,7 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import (
     CheckFinding,
+    NetworkKind,
     StarterData,
     TaskSpec,
     impossible,
@@ -159,6 +160,14 @@ def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
     return ("cross_entropy", "bce") if experiment.data.corpus.multi_label else ("cross_entropy", "focal")
 
 
+def list_networks(experiment: Experiment[Any, Any]) -> tuple[NetworkKind, ...]:
+    """Return the kind of the network."""
+    model: ClassifierConfig = experiment.model
+    if model.architecture == "cnn":
+        return ("layerless",)
+    return ("stacks",) if model.pretrained_model is None else ("transformers",)
+
+
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
     """About how many parameters the model has; 0 for a pretrained one that isn't on this machine."""
     model: ClassifierConfig = experiment.model
@@ -225,6 +234,7 @@ SPEC = TaskSpec(
     has_class_weights=True,
     refused_batching={"packed": "a row is one text; expected fixed, bucketed or stratified"},
     refused_difficulties=only_length,
+    networks=list_networks,
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.tasks.classification.starter:fill_options",

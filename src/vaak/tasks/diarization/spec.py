@@ -8,12 +8,24 @@ from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.mel_config import REPLACED_BY_MEL
-from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, load_name, no_effect, only_length, remark
+from vaak.config.tasks import (
+    LAYERLESS,
+    OF_STACKS,
+    CheckFinding,
+    StarterData,
+    TaskSpec,
+    impossible,
+    load_name,
+    no_effect,
+    only_length,
+    remark,
+)
 from vaak.core.storage.model_formats import PYANNOTE
 from vaak.nn.config import preset_findings, stack_findings, stack_parameters
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.audio_checks import (
     BY_LOADER,
+    UNCAPTURED_FEATURES,
     augmentation_findings,
     dataset_findings,
     settle_features,
@@ -71,6 +83,13 @@ def settle_options(experiment: DiarizationExperiment, device: str) -> dict[str, 
     """Return the options that are open until the device is known."""
     stored = experiment.global_config.storage_path is not None
     return settle_features(experiment, device, by_loader=experiment.model.base is not None, stored=stored)
+
+
+def explain_uncaptured(experiment: DiarizationExperiment) -> str | None:
+    """Return what a CUDA graph of a step can't have, if anything."""
+    if experiment.data.features_on == "device":
+        return UNCAPTURED_FEATURES
+    return "attractors are counted (model.head)" if experiment.model.head == "attractors" else None
 
 
 WITH_A_BASE = frozenset({"base", "lora", "max_speakers", "embedding_dim", "subsampling", "upsampling"})
@@ -295,6 +314,8 @@ SPEC = TaskSpec(
         "packed": "recordings can't be put together in a row; expected bucketed",
     },
     refused_difficulties=only_length,
+    networks=lambda experiment: OF_STACKS if experiment.model.base is None else LAYERLESS,
+    explain_uncaptured=explain_uncaptured,
     num_parameters=num_parameters,
     checks=checks,
     newer=lambda get: BY_LOADER,

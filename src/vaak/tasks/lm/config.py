@@ -120,6 +120,10 @@ class LanguageModelConfig(SingleStackConfig):
         "RMSNorm on queries and keys of each head (exported as Qwen3 instead of Llama).", False
     )
 
+    @property
+    def is_causal(self) -> bool:
+        return self.model_type == "decoder"
+
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any) -> Any:

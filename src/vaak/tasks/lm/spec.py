@@ -10,6 +10,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import (
     CheckFinding,
     ExportFormat,
+    NetworkKind,
     StarterData,
     TaskSpec,
     impossible,
@@ -18,6 +19,7 @@ from vaak.config.tasks import (
     unread_input,
 )
 from vaak.nn.config import (
+    MIXTURE_UNCAPTURED,
     SingleStackConfig,
     own_network_findings,
     preset_findings,
@@ -25,7 +27,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings, target_findings
-from vaak.tasks.fetching import count_base_parameters, read_local_config
+from vaak.tasks.fetching import count_base_parameters, read_base_config, read_local_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
@@ -95,6 +97,39 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect("data.masking_probability", "model_type is decoder, and only an encoder predicts masked tokens")
     else:
         yield no_effect("data.token_dropout", "model_type is encoder; masking_probability says what is masked")
+
+
+def list_networks(experiment: Experiment[Any, Any]) -> tuple[NetworkKind, ...]:
+    """Return the kind of the network: that of a base, unless Vaak's decoder computes it; none if it isn't known."""
+    name, performance = experiment.model.pretrained, experiment.training.performance
+    if name is None:
+        return ("stacks",)
+    # To tell them apart takes transformers, so it is done where an option depends on it.
+    is_asked = performance.gradient_checkpointing == "all" or performance.attention != "auto"
+    if not is_asked or not read_base_config(name):
+        return ()
+    return ("transformers",) if _read_own_options(name) is None else ("stacks",)
+
+
+def explain_uncaptured(experiment: Experiment[Any, Any]) -> str | None:
+    """Return what a CUDA graph of a step can't have, if anything."""
+    name = experiment.model.pretrained
+    if name is None or read_base_config(name).get("model_type") not in MIXTURES:
+        return None
+    return MIXTURE_UNCAPTURED if "moe" in (_read_own_options(name) or {}) else None
+
+
+MIXTURES = ("qwen3_moe", "glm4_moe")
+"""Kinds of bases that Vaak's own mixture of experts can be."""
+
+
+def _read_own_options(name: str) -> Mapping[str, Any] | None:
+    """Return the options of Vaak's decoder that a base on this machine is; None where transformers computes it."""
+    from vaak.tasks.lm.pretrained import convert_options
+    from vaak.tasks.pretrained import PRETRAINED_KEY, load_config
+
+    found = convert_options(load_config(PRETRAINED_KEY, name, local_files_only=True).to_dict())
+    return None if isinstance(found, str) else found
 
 
 def _ngram(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
@@ -284,6 +319,8 @@ SPEC = TaskSpec(
     auxiliary_losses=("norm_reg",),
     refused_batching=NO_CLASSES,
     refused_difficulties=refused_difficulties,
+    networks=list_networks,
+    explain_uncaptured=explain_uncaptured,
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.tasks.lm.starter:fill_options",

@@ -10,7 +10,7 @@ from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect, spec_by_name
+from vaak.config.tasks import CheckFinding, ExportFormat, NetworkKind, TaskSpec, impossible, no_effect, spec_by_name
 from vaak.core.errors import UserError
 from vaak.tasks.formats import DCP, ONNX, PEFT, transformers_format
 from vaak.tasks.multitask import METRICS
@@ -90,6 +90,18 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
     return found
 
 
+def list_networks(experiment: Experiment[Any, Any]) -> set[NetworkKind]:
+    """Return the kinds of all tasks' networks; none if that of one isn't known."""
+    tasks: Experiments = experiment.data.inner_experiments
+    kinds = [one.spec.networks(one) for one in tasks.values()]
+    return {kind for each in kinds for kind in each} if all(kinds) else set()
+
+
+def explain_uncaptured(experiment: Experiment[Any, Any]) -> str:
+    """Return what a CUDA graph of a step of several tasks can't have."""
+    return "the losses of several tasks read how many examples of each there are"
+
+
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
     """About how many parameters the models have, before they share any."""
     tasks: Experiments = experiment.data.inner_experiments
@@ -130,6 +142,8 @@ SPEC = TaskSpec(
     auxiliary_losses=(),
     refused_batching={"packed": "rows of several tasks aren't packed; expected fixed, bucketed or stratified"},
     refused_difficulties=refused_difficulties,
+    networks=list_networks,
+    explain_uncaptured=explain_uncaptured,
     num_parameters=num_parameters,
     checks=checks,
     require_base=require_base,

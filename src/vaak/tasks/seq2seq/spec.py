@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, impossible_if_given, load_name, no_effect
+from vaak.config.tasks import (
+    OF_STACKS,
+    CheckFinding,
+    StarterData,
+    TaskSpec,
+    impossible,
+    impossible_if_given,
+    load_name,
+    no_effect,
+)
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
@@ -175,6 +184,7 @@ SPEC = TaskSpec(
         **NO_CLASSES,
         "packed": "a row is one source and its target, so packing is impossible; expected bucketed",
     },
+    networks=lambda experiment: OF_STACKS,
     num_parameters=num_parameters,
     # A target that an evaluation had was enough, before there was the option.
     newer=lambda get: {"data.corpus.evaluation_overlap": "target"},

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import (
+    OF_STACKS,
     CheckFinding,
     ExportedFolder,
     ExportFormat,
@@ -255,6 +256,7 @@ SPEC = TaskSpec(
     },
     has_logits=False,
     refused_difficulties=only_length,
+    networks=lambda experiment: OF_STACKS,
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.tasks.tts.starter:fill_options",

@@ -9,7 +9,16 @@ from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, load_name, no_effect, only_length
+from vaak.config.tasks import (
+    LAYERLESS,
+    CheckFinding,
+    StarterData,
+    TaskSpec,
+    impossible,
+    load_name,
+    no_effect,
+    only_length,
+)
 from vaak.tasks.adapter_checks import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import DCP, ONNX, PEFT
@@ -127,6 +136,7 @@ SPEC = TaskSpec(
     },
     has_logits=False,
     refused_difficulties=only_length,
+    networks=lambda experiment: LAYERLESS,
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.tasks.vocoder.starter:fill_options",

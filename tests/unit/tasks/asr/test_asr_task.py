@@ -22,6 +22,7 @@ from transformers import WhisperForConditionalGeneration
 import tiny_listener
 from vaak.config.load import load, load_layers
 from vaak.config.tasks import TASKS
+from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
@@ -55,6 +56,7 @@ def make_task(corpus: Path, folder: Path, **more: Any) -> Any:
     ("model", "device", "chosen"),
     [
         ({}, "cuda", "device"),
+        ({"graphs": True}, "cuda", "loader"),
         ({}, "cpu", "loader"),
         ({}, "mps", "loader"),
         ({"architecture": "ctc"}, "cuda", "device"),
@@ -62,10 +64,13 @@ def make_task(corpus: Path, folder: Path, **more: Any) -> Any:
         ({"architecture": "decoder", "base": "UsefulSensors/moonshine-tiny"}, "cuda", "loader"),
     ],
 )
-def test_where_features_are_made_follows_from_the_device_and_the_model(model: dict[str, str], device: str, chosen: str):
+def test_where_features_are_made_follows_from_the_device_and_the_model(model: dict[str, Any], device: str, chosen: str):
+    training = TrainingConfig(performance={"cuda_graphs": model.get("graphs", False)})
+
     def choose(where: str) -> Mapping[str, tuple[str, str]]:
         options = SimpleNamespace(**{"architecture": "whisper", "base": SCRATCH, **model})
-        return TASKS["asr"].settles(SimpleNamespace(data=SimpleNamespace(features_on=where), model=options), device)
+        data = SimpleNamespace(features_on=where)
+        return TASKS["asr"].settles(SimpleNamespace(data=data, model=options, training=training), device)
 
     assert choose("auto")["data.features_on"][0] == chosen
     assert choose("loader") == choose("device") == {}

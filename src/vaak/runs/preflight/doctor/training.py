@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from vaak.config.checks import explain_uncaptured
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
-from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, nearest_existing
 from vaak.engine.checkpoint.names import list_checkpoints
@@ -175,15 +175,16 @@ def examine_configuration(
     except UserError as error:
         yield DoctorFinding(CONFIGURATION, "device", "problem", str(error))
     else:
-        yield from _examine_device(experiment.training, device)
+        yield from _examine_device(experiment, device)
     yield from _trackers(experiment)
     yield from _task(loaded, device)
     if read_data:
         yield from examine_data(loaded)
 
 
-def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
+def _examine_device(experiment: Experiment[Any, Any], device: torch.device) -> Iterator[DoctorFinding]:
     """Yield findings about what the options ask of a device."""
+    training = experiment.training
     yield DoctorFinding(
         CONFIGURATION, "device", "ok", f"{device.type}, precision {precision_on(training.mixed_precision, device)}"
     )
@@ -192,7 +193,8 @@ def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[
         yield DoctorFinding(
             CONFIGURATION, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice
         )
-    if training.performance.cuda_graphs:
+    # Where none can be captured, a remark of the configuration says why.
+    if training.performance.cuda_graphs and explain_uncaptured(experiment) is None:
         yield DoctorFinding(CONFIGURATION, "CUDA graphs", *_examine_graphs(device))
     lacks = what_compiling_lacks(device.type) if training.performance.compile else []
     if lacks:

@@ -89,6 +89,13 @@ def test_graphs_on_a_device_that_has_none(tiny_text: Path):
     assert (found.mark, found.said) == ("warning", "training.performance.cuda_graphs has no effect on cpu")
 
 
+def test_graphs_that_can_not_be_captured(tiny_text: Path):
+    how = ["training.performance.cuda_graphs=true", "training.device=auto", "model.moe={num_experts: 2}"]
+    found = examined(tiny_text, *how)
+    assert "CUDA graphs" not in found, "it would promise some"
+    assert "no graph can be captured: the program reads how many tokens each expert" in found["remark"].said
+
+
 def test_run_directories(tiny_text: Path, tiny_run: Path, tmp_path: Path):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     found = examined(tiny_text, f"run_dir={run}")["run directory"]
