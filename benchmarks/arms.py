@@ -63,6 +63,10 @@ class SmallGPT(nn.Module):
         self.embedding, self.places = nn.Embedding(size["vocab"], width), nn.Embedding(size["length"], width)
         self.blocks = nn.Sequential(*(Block(width, size["heads"]) for _ in range(size["layers"])))
         self.norm = nn.LayerNorm(width)
+        # GPT-2's. By torch's default of 1 the first scores are so far apart that most gradients of the vocabulary are
+        # below the smallest normal number, with which some processors multiply many times slower, in some arms only.
+        for table in (self.embedding, self.places):
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, tokens: Tensor, documents: None = None) -> Tensor:
         x = self.embedding(tokens) + self.places.weight[: tokens.shape[1]]

@@ -10,11 +10,11 @@ word).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -65,26 +65,32 @@ class WordDictionary:
     def save(self, path: Path) -> None:
         write_json(path, self.entries)
 
-    @classmethod
-    def load(cls, path: Path) -> WordDictionary:
-        return cls(json.loads(path.read_text(encoding="utf-8")))
 
-    @classmethod
-    def drawn_from(cls, pairs: Iterable[tuple[str, str]], rounds: int = ROUNDS) -> WordDictionary:
-        """The dictionary of pairs of sentences."""
-        return Links(pairs).dictionary(rounds)
+class Dictionary(Protocol):
+    """What ``translations_by_others`` and a translator read."""
+
+    def translate(self, text: str) -> str: ...
+
+    def save(self, path: Path) -> None: ...
 
 
-def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Each pair's source word by word, by a dictionary made without the tenth of the pairs to which it belongs.
+class PairsOfSentences(Protocol):
+    """The sources of pairs of sentences, and dictionaries made from any of the pairs."""
+
+    sources: list[str]
+
+    def dictionary(self, rounds: int, without: np.ndarray | None = None) -> Dictionary: ...
+
+
+def translations_by_others(pairs: PairsOfSentences) -> Iterator[str]:
+    """Each pair's source by a dictionary made without the tenth of the pairs to which it belongs.
 
     So it makes the same mistakes as for unseen sentences: a source that is repeated is in the same tenth every time.
     """
-    links = Links(pairs)
-    folds = assign_folds(links.sources)
+    folds = assign_folds(pairs.sources)
     parts = track(range(FOLDS), "dictionaries of other pairs", FOLDS)
-    dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in parts]
-    for fold, source in zip(folds.tolist(), links.sources, strict=True):
+    dictionaries = [pairs.dictionary(ROUNDS, without=folds == fold) for fold in parts]
+    for fold, source in zip(folds.tolist(), pairs.sources, strict=True):
         yield dictionaries[fold].translate(source)
 
 
@@ -95,51 +101,82 @@ def assign_folds(sources: Sequence[str]) -> np.ndarray:
 
 
 class Links:
-    """All pairs of a source word and a target word in one pair of sentences."""
+    """All pairs of a source word, if ``lower`` in lower case, and a target word in one pair of sentences."""
 
-    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, pairs: Iterable[tuple[str, str]], lower: bool = True) -> None:
         self.sources: list[str] = []
         # Number 0 is the empty word.
         self.source_words, self.target_words = _Numbers([""]), _Numbers()
-        linked = [np.zeros((4, 0), dtype=np.int64)]
+        linked = [np.zeros((5, 0), dtype=np.int32)]
         links_left = MOST_LINKS
         for number, (source, target) in enumerate(track(pairs, "words of pairs")):
             self.sources.append(source)
             # The empty word explains target words that no source word does.
-            of_source = self.source_words.of(["", *words(source.lower())])
+            of_source = self.source_words.of(["", *words(source.lower() if lower else source)])
             of_target = self.target_words.of(words(target))
             # Memory is bounded by the number of links; pairs beyond it are translated, but not learned from.
             links_left -= len(of_source) * len(of_target)
             if links_left >= 0:
-                each, every = np.repeat(np.arange(len(of_target)), len(of_source)), np.tile(of_source, len(of_target))
-                linked.append(np.stack([every, of_target[each], np.full(len(each), number), each]))
-        self._source, self._target, self._pair, self._place = np.concatenate(linked, axis=1)
+                place, source_place = np.divmod(np.arange(len(of_source) * len(of_target)), len(of_source))
+                one = [of_source[source_place], of_target[place], np.full(len(place), number), place, source_place - 1]
+                linked.append(np.stack(one).astype(np.int32))
+        self._source, self._target, self._pair, self._place, self._source_place = np.concatenate(linked, axis=1)
 
     def dictionary(self, rounds: int, without: np.ndarray | None = None) -> WordDictionary:
         """The dictionary of all pairs but those where ``without`` ``(pair,)`` is True."""
-        kept = slice(None) if without is None else ~without[self._pair]
-        source, target, pair, place = (one[kept] for one in (self._source, self._target, self._pair, self._place))
-        if not len(source):
-            return WordDictionary({})
-        # One number for each pair of words: its probability is shared by all its links.
-        said, link = np.unique(source * len(self.target_words.names) + target, return_inverse=True)
-        by, word = np.divmod(said, len(self.target_words.names))
-        # A word of a target.
-        _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)
-        probability = np.ones(len(said))
-        for _ in track(range(rounds), "rounds of a dictionary", rounds):
-            share = probability[link]
-            # Expectation: each target word is divided among the source words of its sentence (IBM model 1).
-            share /= np.bincount(spot, share)[spot]
-            counts = np.bincount(link, share, len(said))
-            # Maximisation: the probabilities of each source word's translations add up to 1.
-            probability = counts / np.bincount(by, counts)[by]
+        fitted = self._fit(rounds, without)
+        by, word = fitted.source, fitted.target
         # Sorted by source word, most probable first: the first entry of each is its translation.
-        best = np.lexsort((-probability, by))
+        best = np.lexsort((-fitted.probability, by))
         first = best[np.unique(by[best], return_index=True)[1]]
         names, others = self.source_words.names, self.target_words.names
         entries = {names[by[at]]: others[word[at]] for at in first.tolist() if by[at]}
         return WordDictionary(entries)
+
+    def align(self, rounds: int, without: np.ndarray | None = None) -> dict[int, list[int]]:
+        """The place of the source word that each target word most probably translates, -1 for none, by pair.
+
+        Leaves out the pairs where ``without`` ``(pair,)`` is True.
+        """
+        fitted = self._fit(rounds, without)
+        pair, source_place = self._pair[fitted.links], self._source_place[fitted.links]
+        # Sorted by target word, most probable first; of equals the first in the sentence, and the empty word last.
+        best = np.lexsort((source_place, source_place < 0, -fitted.probability[fitted.said], fitted.spot))
+        first = best[np.unique(fitted.spot[best], return_index=True)[1]]
+        aligned: dict[int, list[int]] = {}
+        for number, place in zip(pair[first].tolist(), source_place[first].tolist(), strict=True):
+            aligned.setdefault(number, []).append(place)
+        return aligned
+
+    def _fit(self, rounds: int, without: np.ndarray | None) -> _Fitted:
+        links = np.arange(len(self._pair)) if without is None else np.flatnonzero(~without[self._pair])
+        # One number for each pair of words: its probability is shared by all its links.
+        both = self._source[links] * np.int64(len(self.target_words.names)) + self._target[links]
+        both, said = np.unique(both, return_inverse=True)
+        by, word = np.divmod(both, max(len(self.target_words.names), 1))
+        # A word of a target.
+        longest = np.int64(self._place.max(initial=0) + 1)
+        _, spot = np.unique(self._pair[links] * longest + self._place[links], return_inverse=True)
+        probability = np.ones(len(both))
+        for _ in track(range(rounds), "rounds of a dictionary", rounds):
+            share = probability[said]
+            # Expectation: each target word is divided among the source words of its sentence (IBM model 1).
+            share /= np.bincount(spot, share)[spot]
+            counts = np.bincount(said, share, len(both))
+            # Maximisation: the probabilities of each source word's translations add up to 1.
+            probability = counts / np.bincount(by, counts)[by]
+        return _Fitted(by, word, probability, links, said, spot)
+
+
+class _Fitted(NamedTuple):
+    """The probability of each pair of words that are linked, and the pair and the target word of each link."""
+
+    source: np.ndarray
+    target: np.ndarray
+    probability: np.ndarray
+    links: np.ndarray
+    said: np.ndarray
+    spot: np.ndarray
 
 
 class _Numbers:

@@ -146,6 +146,7 @@ def test_a_translators_are_those_of_sacrebleu(made: Any):
     assert found["figures"]["copy of the source"]["chrf"] == pytest.approx(expected)
     by_word = found["figures"]["word by word (IBM Model 1)"]
     assert by_word["chrf"] > 2 * found["figures"]["most frequent target"]["chrf"]
+    assert found["figures"]["phrase by phrase"]["bleu"] > by_word["bleu"]
 
 
 def test_a_diarizers_are_scored_on_whole_recordings(made: Any):

@@ -19,7 +19,7 @@ from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.predict import Diarizer, tune
 from vaak.text.config import TokenizerConfig
 from vaak.text.tokenizer_training import TokenizerFactory
-from vaak.text.word_dictionary import FOLDS, WordDictionary, translations_by_others
+from vaak.text.word_dictionary import FOLDS, Links, translations_by_others
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def test_a_tokenizer_says_how_many_texts_it_has_read(works: list[ProgressTask]):
 
 def test_a_dictionary_has_rounds_and_parts(works: list[ProgressTask]):
     pairs = [(f"the house {number}", f"घर {number}") for number in range(20)]
-    WordDictionary.drawn_from(pairs, rounds=3)
+    Links(pairs).dictionary(3)
     assert amounts(works) == [("words of pairs", None, 20), ("rounds of a dictionary", 3, 3)]
     works.clear()
-    assert len(list(translations_by_others(pairs))) == 20
+    assert len(list(translations_by_others(Links(pairs)))) == 20
     assert ("dictionaries of other pairs", FOLDS, FOLDS) in amounts(works)
 
 

@@ -230,9 +230,9 @@ class Seq2SeqDataConfig(Section):
         lt=1,
         resume="other numbers",
     )
-    gloss: bool = option(
-        "Append a word-by-word translation to each source, by a dictionary made from the training pairs; this "
-        "helps if there are few.",
+    gloss: Literal["phrases"] | bool = option(
+        "Append a translation to each source, phrase by phrase or (true) word by word, by a dictionary made from the "
+        "training pairs; this helps if there are few.",
         False,
     )
     decoding: DecodingConfig = option("Decoding of targets.", DecodingConfig())

@@ -1,7 +1,7 @@
 """The data of a translator: parallel corpus to tokenizers to token stores, once; then pairs of token ids.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  dictionary.json              with data.gloss: target words for source words, made from the training pairs
+  dictionary.json              with data.gloss: translations of words or phrases, made from the training pairs
   tokenizer/tokenizer.json     of both sides, or of the source; target_tokenizer/ is the target's, if it has one
   train/  valid/  test/        pairs.jsonl and offsets.bin (vaak.text.corpora.stores), and token stores:
     source/  target/           of several references the first one's tokens
@@ -47,9 +47,10 @@ from vaak.text.corpora.statistics import Overlap
 from vaak.text.corpora.stores import PairStore, Texts, TokenStore, write_tokens
 from vaak.text.coverage import measure
 from vaak.text.difficulties import MEASURES, kept_difficulties
+from vaak.text.phrase_dictionary import AlignedPairs, PhraseDictionary, load_dictionary
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
-from vaak.text.word_dictionary import WordDictionary, translations_by_others
+from vaak.text.word_dictionary import ROUNDS, Dictionary, Links, translations_by_others
 
 log = logging.getLogger("vaak")
 ROUND_TRIP_PAIRS = 2000
@@ -78,10 +79,10 @@ class PreparedPairs(PreparedFolder):
         return self.load_target_tokenizer(own) if own.is_dir() else self.source_tokenizer
 
     @cached_property
-    def dictionary(self) -> WordDictionary | None:
+    def dictionary(self) -> Dictionary | None:
         """The dictionary that glosses sources, if they are glossed."""
         path = self.folder / DICTIONARY
-        return WordDictionary.load(path) if path.exists() else None
+        return load_dictionary(path) if path.exists() else None
 
     def stores(self, split: str) -> SplitStores:
         """The texts and tokens of a split. Raises UserError if the corpus has no such split."""
@@ -121,7 +122,7 @@ _PLACES = ("train", "valid", "test", "train_target", "valid_target", "test_targe
 def recipe(
     data: Seq2SeqDataConfig,
     splits: tuple[str, ...] | None = None,
-    dictionary: WordDictionary | None = None,
+    dictionary: Dictionary | None = None,
     code: Path = Path(),
     base: Base | None = None,
 ) -> Recipe:
@@ -166,7 +167,7 @@ def _make(
     data: Seq2SeqDataConfig,
     factories: Factories | Base,
     splits: tuple[str, ...] | None,
-    dictionary: WordDictionary | None,
+    dictionary: Dictionary | None,
     folder: Path,
 ) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics.
@@ -190,7 +191,9 @@ def _make(
     else:
         tokenizers = _tokenizers_of_sides(factories, stores, folder)
     if data.gloss:
-        dictionary = dictionary or WordDictionary.drawn_from(_text_pairs(stores["train"]))
+        if dictionary is None:
+            pairs = (AlignedPairs if data.gloss == "phrases" else Links)(_text_pairs(stores["train"]))
+            dictionary = pairs.dictionary(ROUNDS)
         dictionary.save(folder / DICTIONARY)
     limits = {side: data.max_unknown if is_new and not tokenizers[side].has_whole_words else None for side in SIDES}
     statistics = {}
@@ -215,16 +218,17 @@ def _make(
 
 
 def write_split_tokens(
-    split: str, store: PairStore, tokenizers: Mapping[str, Tokenizer], dictionary: WordDictionary | None
+    split: str, store: PairStore, tokenizers: Mapping[str, Tokenizer], dictionary: Dictionary | None
 ) -> SplitStores:
     """Tokenise both sides of a store's pairs, next to them."""
     sources: Iterable[str] = Texts(store, "source")
     # Training sources are glossed by dictionaries made without them, as those of an evaluation are.
     if dictionary:
-        others = split == "train"
-        glosses = (
-            translations_by_others(_text_pairs(store)) if others else map(dictionary.translate, Texts(store, "source"))
-        )
+        if split == "train":
+            counted = AlignedPairs if isinstance(dictionary, PhraseDictionary) else Links
+            glosses = translations_by_others(counted(_text_pairs(store)))
+        else:
+            glosses = map(dictionary.translate, sources)
         sources = map(add_gloss, sources, glosses)
     for side, texts in {"source": sources, "target": Texts(store, "target")}.items():
         texts = track(texts, f"tokens of {split}, {side}", len(store))
@@ -233,7 +237,7 @@ def write_split_tokens(
 
 
 def add_gloss(source: str, gloss: str) -> str:
-    """A source with its translation word by word, as the model reads them."""
+    """A source with its translation by a dictionary, as the model reads them."""
     return f"{source} = {gloss}"
 
 

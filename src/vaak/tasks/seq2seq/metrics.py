@@ -35,7 +35,8 @@ from vaak.core.task import Meters
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import compute_load_metrics, counted_loads
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
-from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
+from vaak.text.phrase_dictionary import AlignedPairs
+from vaak.text.word_dictionary import ROUNDS, Links, words
 
 # At the top of the module, so that a run says it before it trains.
 with optional_import("the task seq2seq requires sacrebleu", "seq2seq"):
@@ -250,12 +251,13 @@ def nearest(training: Sequence[Pair]) -> TranslateText:
 
 def translators(training: Sequence[Pair], rounds: int = ROUNDS) -> dict[str, TranslateText]:
     """The translators by name; the nearest source only of few pairs."""
-    first = ((source, targets[0]) for source, targets in training)
+    first = [(source, targets[0]) for source, targets in training]
     commonest = Counter(target for _, targets in training for target in targets).most_common(1)[0][0]
     found: dict[str, TranslateText] = {
         "copy of the source": lambda source: source,
         "most frequent target": lambda source: commonest,
-        "word by word (IBM Model 1)": WordDictionary.drawn_from(first, rounds).translate,
+        "word by word (IBM Model 1)": Links(first).dictionary(rounds).translate,
+        "phrase by phrase": AlignedPairs(first).dictionary(rounds).translate,
     }
     return found | ({"nearest training source": nearest(training)} if len(training) <= MOST_SEARCHED else {})
 

@@ -42,7 +42,7 @@ from vaak.tasks.seq2seq.data import add_gloss
 from vaak.tasks.seq2seq.model import cross_attention
 from vaak.text.corpora.parallel import cleaned
 from vaak.text.tokenizer import Tokenizer
-from vaak.text.word_dictionary import WordDictionary
+from vaak.text.word_dictionary import Dictionary
 
 SORTED_TOGETHER = 1024
 """The number of texts that are sorted by length; the first ones are returned when all these are translated."""
@@ -84,7 +84,7 @@ class Translator:
     source: Tokenizer
     target: Tokenizer
     max_source_length: int
-    dictionary: WordDictionary | None = None
+    dictionary: Dictionary | None = None
 
     def translate(
         self,

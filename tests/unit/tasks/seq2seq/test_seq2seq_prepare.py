@@ -19,7 +19,9 @@ from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import PREPARED_FILE, prepare_for_run
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import PairDataset, PreparedPairs, fingerprint, recipe
+from vaak.text.phrase_dictionary import PhraseDictionary
 from vaak.text.tokenizer import Tokenizer
+from vaak.text.word_dictionary import WordDictionary
 
 TRAIN = [(f"the word {number}", f"शब्द {number} है") for number in range(40)]
 VALID = [("a new word", ["नया शब्द", "एक नया शब्द"]), ("another", "और एक")]
@@ -84,9 +86,10 @@ def test_what_training_shares_with_an_evaluation_is_said_and_recorded(tmp_path: 
     assert len(fingerprints) == 3
 
 
-def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_training(tmp_path: Path):
-    prepared = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=True)), tmp_path / "prepared")
-    assert prepared.dictionary is not None
+@pytest.mark.parametrize("gloss", [True, "phrases"])
+def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_training(tmp_path: Path, gloss: Any):
+    prepared = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=gloss)), tmp_path / "prepared")
+    assert isinstance(prepared.dictionary, PhraseDictionary if gloss == "phrases" else WordDictionary)
     sources = {split: prepared.stores(split).source for split in ("train", "valid")}
     translator = replace(
         tiny_translator(),
@@ -103,10 +106,11 @@ def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_traini
     assert translator.source_ids("  ") == []
 
 
-def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path):
-    own = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=True)), tmp_path / "prepared")
+@pytest.mark.parametrize("gloss", [True, "phrases"])
+def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path, gloss: Any):
+    own = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=gloss)), tmp_path / "prepared")
     tokenizer = {"type": "byte_level", "vocab_size": 300, "path": str(own.folder / "tokenizer")}
-    data = make_data_section(tmp_path, gloss=True, tokenizer=tokenizer, valid=[("the word", "शब्द है")])
+    data = make_data_section(tmp_path, gloss=gloss, tokenizer=tokenizer, valid=[("the word", "शब्द है")])
     other = PreparedPairs.make(recipe(data, ("valid",), own.dictionary), tmp_path / "other")
     assert other.dictionary == own.dictionary
     read = other.source_tokenizer.decode(other.stores("valid").source.document(0).tolist())
