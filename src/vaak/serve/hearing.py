@@ -250,7 +250,8 @@ def _format(found: Transcript, format: ResponseFormat, listening: Listening) -> 
     if format == "json":
         scored = [one for segment in found.segments for one in segment.token_logprobs]
         asked = dict(listening.options).get("scores_tokens")
-        return JSONResponse({"text": found.text} | ({"logprobs": _name_scores(scored)} if asked else {}))
+        scores = {"logprobs": _name_scores(scored)} if asked else {}
+        return JSONResponse({"text": found.text} | scores | _warnings(listening))
     if format == "text":
         return PlainTextResponse(found.text + "\n")
     if format == "srt":
@@ -268,7 +269,16 @@ def _format(found: Transcript, format: ResponseFormat, listening: Listening) -> 
     ]
     about = {"task": decoding.task, "language": language, "duration": found.duration, "text": found.text}
     spoken = {"words": [{"word": one.text, "start": one.start, "end": one.end} for one in words]} if words else {}
-    return JSONResponse({**about, "segments": segments, **spoken})
+    return JSONResponse({**about, "segments": segments, **spoken, **_warnings(listening)})
+
+
+def _warnings(listening: Listening) -> dict[str, list[str]]:
+    """Return what is to be said of the language that was asked for, if anything."""
+    from vaak.tasks.asr.languages import choose_language
+
+    asked, taken = dict(listening.options).get("language"), listening.transcriber.decoding.language
+    remark = choose_language(asked, [taken]).remark if asked and taken else ""
+    return {"warnings": [remark]} if remark else {}
 
 
 def _name_scores(scores: Iterable[tuple[bytes, float]]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from tiny_pyannote import save_pyannote
+from tiny_whisper import write_whisper
 from vaak.runs.open_run import open_run
 from vaak.serve.forms import CompletionRequest
 from vaak.serve.json_bodies import first_mistake, parse_json
@@ -245,3 +246,18 @@ def test_a_mistake_is_named_by_its_field(body: str, param: str | None, message: 
     error = first_mistake(caught.value.errors()).body["error"]
     assert error["param"] == param
     assert error["message"].startswith(message)
+
+
+def test_a_tag_is_the_language_that_it_names_and_the_answer_says_so(client_of, run_of, tmp_path):
+    http = client_of(write_whisper(tmp_path / "whisper"))
+    files = {"file": ("a.wav", Path(run_of("asr").inputs[0]).read_bytes())}
+
+    def ask(language: str, **more: str) -> dict[str, Any]:
+        answer = http.post("/v1/audio/transcriptions", files=files, data={"language": language, **more})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    plain, tagged = ask("hi"), ask("hi-IN")
+    assert tagged == {**plain, "warnings": ["hi-IN is taken as hi: IN is ignored"]}
+    assert ask("hin", response_format="verbose_json")["language"] == "hi"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from vaak.tasks.asr.config import (
     AsrModelConfig,
     seconds_read_by,
 )
+from vaak.tasks.asr.languages import read_code
 from vaak.tasks.audio_checks import BY_LOADER, UNCAPTURED_FEATURES, settle_features
 from vaak.tasks.fetching import count_base_parameters, find_local, is_own_run, read_base_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA, ct2_format, transformers_format
@@ -174,7 +174,8 @@ def sherpa_code(exported: ExportedFolder) -> str:
         code = SHERPA_CODE.replace("{maker}", f"from_zipformer_ctc(\n    {files}\n)")
         return code + (_online_code(exported, rate, bins) if "online.onnx" in exported.files else "")
     named = (exported.option("data.decoding.language"), exported.option("data.language"), *exported.languages)
-    language = next((one for one in named if re.fullmatch("[a-z]{2,3}", str(one))), "en")
+    codes = (read_code(str(one)) for one in named if one is not None)
+    language = next((one for one in codes if one is not None), "en")
     files = f'"{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="{language}"'
     return SHERPA_CODE.replace("{maker}", f"from_whisper(\n    {files}\n)")
 

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer as Backend
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.tasks.asr.languages import LanguageChoice, choose_language, suggest_language, tell_choice
 from vaak.tasks.asr.model import BASE_KEY
 from vaak.tasks.fetching import TOKENIZER_CONFIG
 from vaak.tasks.kept_base import make_tokenizer_config
@@ -47,8 +48,6 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _LANGUAGE = re.compile(r"<\|[a-z][a-z_-]{1,15}\|>")
 """The token of a language."""
 ENGLISH = "en"
-_RENAMED = {"he": "iw", "iw": "he", "jv": "jw", "jw": "jv"}
-"""Codes of Hebrew and Javanese: tokenizers of Whisper have the older or the newer one."""
 _ENGLISH_ONLY = 51864
 """The tokens of Whispers that know no other language."""
 
@@ -237,12 +236,12 @@ class Vocabulary:
         return _find_languages({token.content: one for one, token in special if token.special})
 
     def find_code(self, language: str) -> str:
-        """Return the code by which a language is known here: an older or a newer one, or that of an English name."""
-        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+        """Return the code by which a language is known here (``choose_language``); the language itself if it isn't."""
+        return self.choose_language(language).code or language
 
-        others: tuple[str, ...] = (_RENAMED.get(language, ""), TO_LANGUAGE_CODE.get(language.lower(), ""))
-        known = self.languages or (ENGLISH,)
-        return next((one for one in (language, *others) if one in known), language)
+    def choose_language(self, language: str) -> LanguageChoice:
+        """Return the code by which a language is known here, with what is to be said of it."""
+        return choose_language(language, self.languages or (ENGLISH,))
 
     def with_language(self, language: str, like: str | None = None) -> Vocabulary:
         """Return the vocabulary with a ``language`` in its prompt; one that it doesn't know is added after all tokens.
@@ -250,7 +249,10 @@ class Vocabulary:
         It is added only where the one that it is ``like`` is named. Raises UserError for a language that the base
         doesn't know otherwise.
         """
-        known, language = self.languages, self.find_code(language)
+        known, asked, choice = self.languages, language, self.choose_language(language)
+        language = choice.code or asked
+        if self.is_whispers:
+            tell_choice("data.language", choice.remark if choice.code else "")
         if not known:
             if self.is_whispers and (language != ENGLISH or like is not None):
                 raise UserError(f"data.language: the base doesn't know {language!r}: it knows English only ({ENGLISH})")
@@ -261,6 +263,8 @@ class Vocabulary:
             require_known([self.find_code(like)], known, "data.language_like: the base doesn't know", error=UserError)
         if language not in known and like is not None:
             return self._with_new_language(language)
+        if choice.remark and choice.code is None:
+            raise UserError(f"data.language: the base doesn't know {asked!r}{suggest_language(asked, known)}")
         advice = f"it knows {list_names(known)}; data.language_like, the nearest of these, adds it"
         require_known([language], known, "data.language: the base doesn't know", error=UserError, remedy=advice)
         prompt = (self.ids.prompt[0], known[language], *self.ids.prompt[2:])

@@ -26,6 +26,7 @@ from vaak.core.storage.files import read_json
 from vaak.core.task import Padding
 from vaak.tasks.asr.bases import DECODER_BASES, ListenerBase
 from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
+from vaak.tasks.asr.languages import choose_language, suggest_language, tell_choice
 from vaak.tasks.asr.model import BASE_KEY, PURPOSE
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
@@ -138,16 +139,26 @@ def _find_name(processor: Any, language: str, key: str) -> str | None:
     known: Mapping[str, str] = sys.modules[type(processor).__module__].LANGUAGE_CODE_TO_NAME
     if language in (AUTO, NO_NAME):
         return None
-    if language not in known and language not in known.values():
+    if language in known.values():
+        return language
+    choice = choose_language(language, known)
+    if choice.code is None:
+        named = f"{language!r}{suggest_language(language, known)}"
         raise UserError(
-            f"{key}: the base doesn't know {language!r}: it knows {list_names(known)}; {NO_NAME} names no language"
+            f"{key}: the base doesn't know {named}: it knows {list_names(known)}; {NO_NAME} names no language"
         )
-    return known.get(language, language)
+    tell_choice(key, choice.remark)
+    return known[choice.code]
 
 
 def _make_mistral_request(folder: Path, language: str, key: str) -> Request:
     """Return the tokens that mistral-common writes for a transcription: its text isn't in any file of the model."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
     tokenizer = _load_mistral_tokenizer(folder)
+    choice = choose_language(language, [one for one in LANGUAGES if len(one) == 2])
+    tell_choice(key, choice.remark if choice.code else "")
+    language = choice.code or language
     named = [] if language == AUTO else tokenizer(f"lang:{language}", add_special_tokens=False)["input_ids"]
     if language != AUTO and not re.fullmatch("[a-z]{2}", language):
         raise UserError(f"{key}: {language!r}; expected a code of two letters, such as hi, or {AUTO}")

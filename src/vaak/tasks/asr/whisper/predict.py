@@ -25,13 +25,13 @@ from torch import Tensor
 from vaak.audio.segments import Interval
 from vaak.core.batch import send
 from vaak.core.errors import UserError
-from vaak.core.names import nearest_name
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.hotword_writer import HotwordWriter
 from vaak.nn.decoding.hotwords import Hotwords
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, Writer, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
+from vaak.tasks.asr.languages import LanguageChoice, suggest_language, tell_choice
 from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.predict import Transcriber
@@ -351,15 +351,22 @@ def _without_gains(found: Hypothesis, hotwords: Hotwords) -> Hypothesis:
     return replace(found, log_probability=found.log_probability - gained)
 
 
-def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
-    """Raise UserError if a Whisper with this vocabulary can't transcribe with these options."""
+def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> AsrDecodingConfig:
+    """Return the options with the code by which a Whisper with this vocabulary knows their language.
+
+    Raises UserError if it can't transcribe with these options.
+    """
     known, key = vocabulary.languages, "data.decoding"
-    asked = options.language and vocabulary.find_code(options.language)
+    choice = LanguageChoice(options.language)
+    if options.language not in (None, AUTO):
+        choice = vocabulary.choose_language(options.language)
+    asked = choice.code or options.language
     one = [ENGLISH] if vocabulary.is_whispers else []
     if asked not in (None, *([AUTO, *known] if known else one)):
         expected = f"expected {AUTO}, {', '.join(known)}" if known else "it knows one language only; leave it out"
-        named = f"{options.language}{nearest_name(str(options.language), known)}"
+        named = f"{options.language}{suggest_language(str(options.language), known)}"
         raise UserError(f"{key}.language: the base doesn't know {named}; {expected}")
+    tell_choice(f"{key}.language", choice.remark)
     if options.task == "translate" and not known:
         raise UserError(f"{key}.task: the base can't translate: it knows one language only")
     needs = {"timestamps": options.timestamps != "none", "long_form": options.long_form == "seek"}
@@ -368,6 +375,7 @@ def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None
         is_there = vocabulary.no_speech is not None if name == "no_speech_threshold" else bool(vocabulary.times)
         if needs[name] and not is_there:
             raise UserError(f"{key}.{name}: the base has no tokens for it; only OpenAI's Whispers have, and their like")
+    return options if choice.code is None else options.model_copy(update={"language": choice.code})
 
 
 def _complete_pieces(tokens: Sequence[int], times: range, seconds: float) -> list[Piece]:

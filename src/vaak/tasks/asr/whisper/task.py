@@ -240,7 +240,7 @@ class WhisperTask(SpeechRecognitionTask):
         """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         vocabulary = self.prepared.vocabulary
-        require_decoding(vocabulary, decoding)
+        decoding = require_decoding(vocabulary, decoding)
         heads = () if self.options.base == SCRATCH else getattr(self.prepared.base_config, ALIGNMENT_HEADS, None) or ()
         # a GPU makes the features of a batch in less time than a processor those of one recording
         features = self.feature_maker if next(model.parameters()).device.type == "cuda" else self.features

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from vaak.nn.lora import iterate_adapters
 from vaak.nn.lora_experts import choices_by
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import AsrExample
+from vaak.tasks.asr.languages import _SAME, choose_language, tell_choice
 from vaak.tasks.asr.model import resolve_base
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.asr.whisper.data import collate
@@ -102,6 +104,51 @@ def test_hebrew_and_javanese_are_found_by_both_of_their_codes(vocabulary: Vocabu
             require_decoding(tokenizer, AsrDecodingConfig(language=asked))
     with pytest.raises(UserError, match="the base doesn't know"):
         vocabulary.with_language("he")
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ("hi-IN", "hi", "hi-IN is taken as hi: IN is ignored"),
+        ("hi_Deva_IN", "hi", "hi_Deva_IN is taken as hi: Deva_IN is ignored"),
+        ("hin", "hi", "hin is taken as hi"),
+        ("en-US", "en", "en-US is taken as en: US is ignored"),
+        ("eng", "en", "eng is taken as en"),
+        ("HI", "hi", ""),
+        ("Hindi", "hi", ""),
+    ],
+)
+def test_tags_and_longer_codes_are_the_languages_that_they_name(
+    vocabulary: Vocabulary, caplog: pytest.LogCaptureFixture, asked: str, code: str, said: str
+):
+    tell_choice.cache_clear()
+    with caplog.at_level(logging.WARNING, "vaak"):
+        for _ in range(2):
+            assert vocabulary.with_language(asked).trained_language == code
+            assert require_decoding(vocabulary, AsrDecodingConfig(language=asked)).language == code
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ([f"data.language: {said}", f"data.decoding.language: {said}"] if said else [])
+
+
+def test_a_language_that_may_be_one_of_several_is_refused_with_these(vocabulary: Vocabulary):
+    content = vocabulary.content.replace("<|hi|>", "<|zh|>").replace("<|en|>", "<|yue|>")
+    chinese = Vocabulary(content, vocabulary.ids, vocabulary.config)
+    for use in (chinese.with_language, lambda one: require_decoding(chinese, AsrDecodingConfig(language=one))):
+        with pytest.raises(UserError, match=r"doesn't know '?zh-HK'? \(zh-HK may be yue, zh: give one of them\)"):
+            use("zh-HK")
+        with pytest.raises(UserError, match=r"doesn't know '?wuu'? \(wuu may be zh: give zh, if that is meant\)"):
+            use("wuu")
+
+
+def test_every_language_of_whisper_has_its_codes():
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    three_letters = {"en": "eng", "de": "deu", "el": "ell", "sw": "swh", "jw": "jav", "no": "nob", "my": "mya"}
+    assert {code: choose_language(one, LANGUAGES).code for code, one in three_letters.items()} == {
+        code: code for code in three_letters
+    }
+    without = {code for code in LANGUAGES if not any(choose_language(one, LANGUAGES).code == code for one in _SAME)}
+    assert without == {"haw", "yue"}, "codes of three letters themselves"
 
 
 def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vocabulary):
