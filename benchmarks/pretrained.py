@@ -35,7 +35,7 @@ import transformers
 
 import vaak
 from vaak.config.load import load_values
-from vaak.runs.evaluate import make_baselines, options_of_data
+from vaak.runs.evaluate import make_baselines, make_data_overrides
 from vaak.runs.start import train
 from vaak.study.compare import Examples, compare_runs, evaluate_examples
 
@@ -341,7 +341,7 @@ def evaluate_base(asked: argparse.Namespace, name: str, row: Options) -> Example
     (file,) = data.glob("test.*")
     of_run = train_options(asked, row)["data"]
     same = [f"data.{key}={of_run[key]}" for key in ("layout", "max_length", "stride", "group") if key in of_run]
-    return evaluate_examples(weights, [], [*options_of_data(weights, file, "test"), *same], "test", "cpu")
+    return evaluate_examples(weights, [], [*make_data_overrides(weights, file, "test"), *same], "test", "cpu")
 
 
 def figures_by_group(base: Base, examples: Examples) -> Options:

@@ -424,10 +424,10 @@ def not_read(files: Iterable[Path]) -> list[Path]:
     return [path for path in files if path.suffix.lower() in NOT_READ and path.with_suffix("") not in converted]
 
 
-def why_not(skipped: Iterable[Path]) -> dict[Path, str]:
+def explain_unread(skipped: Iterable[Path]) -> dict[Path, str]:
     """For each file that isn't read, the reason and what to do; the same for all files of a format.
 
-    >>> list(why_not([Path("b.m4a"), Path("a.m4a")]).values())[0]
+    >>> list(explain_unread([Path("b.m4a"), Path("a.m4a")]).values())[0]
     "audio files in a format that can't be read (.m4a); convert them, such as: ffmpeg -i a.m4a a.flac"
     """
     paths = sorted(skipped)
@@ -444,7 +444,7 @@ def why_not(skipped: Iterable[Path]) -> dict[Path, str]:
 
 def in_words(skipped: Iterable[Path]) -> str:
     """Return the number of files that aren't read, for each reason."""
-    return "; ".join(f"{number:,} {reason}" for reason, number in Counter(why_not(skipped).values()).items())
+    return "; ".join(f"{number:,} {reason}" for reason, number in Counter(explain_unread(skipped).values()).items())
 
 
 def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
@@ -472,10 +472,10 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     below = sorted(folder.rglob("*"))
     visible = [one for one in below if not one.name.startswith(".") and one.is_file()]
     files = [one for one in visible if is_audio(one)]
-    reasons = why_not(not_read(visible))
+    reasons = explain_unread(not_read(visible))
     reasons = {one: why for one, why in reasons.items() if one.suffix.lower() not in also_read}
     # ``rglob`` doesn't follow links to folders, so recordings in linked ones would be missing silently: report them.
-    left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
+    left_out = {one: why for one in below if (why := reasons.get(one) or _explain_left_out(one))}
     others = [one for one in visible if one.suffix.lower() not in (*AUDIO_ENDINGS, *NOT_READ, *also_read)]
     # Without any, the caller raises an error that lists the files.
     if files:
@@ -483,7 +483,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     return files
 
 
-def _why_left_out(path: Path) -> str:
+def _explain_left_out(path: Path) -> str:
     """Why an apparent recording, or folder of recordings, isn't read; empty if it is, or for anything else."""
     if path.is_symlink() and path.is_dir():
         return "a link to a folder"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
-from vaak.core.machine import cores_of_a_process
+from vaak.core.machine import count_own_cores
 from vaak.core.storage.files import write_json
 from vaak.core.storage.links import require_no_link
 from vaak.engine.callback import Callback, Run, rate_name
@@ -199,7 +199,7 @@ class InterbatchProfiler(Callback):
             return
         circumstances = Circumstances(
             num_workers=trainer.num_workers,
-            cores=cores_of_a_process(),
+            cores=count_own_cores(),
             padding_waste=trainer.padding_waste,
             world_size=trainer.ranks.world_size,
             mfu=self._mfu(self.whole),
@@ -254,7 +254,7 @@ class WaitingForDataCallback(Callback):
             self.measured.add(Profile(seconds=trainer.phases.read()))
             if self.measured.training_seconds >= LEAST_SECONDS:
                 shares, self.measured = self.measured.shares(), Profile()
-                line = waiting_for_data(shares, Circumstances(trainer.num_workers, cores_of_a_process()))
+                line = waiting_for_data(shares, Circumstances(trainer.num_workers, count_own_cores()))
                 if line is not None:
                     log.warning("%s", line)
                     self.said = True

@@ -135,9 +135,9 @@ def _override_data(run: Path, data: Path | None, splits: list[str]) -> list[str]
         return []
     if len(splits) > 1:
         raise UserError(f"--data replaces one split: give only --split {splits[0]}, or a YAML of data")
-    from vaak.runs.evaluate import options_of_data
+    from vaak.runs.evaluate import make_data_overrides
 
-    return options_of_data(run, data, splits[0])
+    return make_data_overrides(run, data, splits[0])
 
 
 def _print_report(report: dict[str, Any]) -> None:

@@ -168,14 +168,14 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 def _describe_missing_package(error: ModuleNotFoundError, name: str) -> str | None:
     """Describe a package that isn't installed, and how to install it; None for one that belongs to no extra of Vaak."""
-    from vaak.core.extras import find_extra, how_to_install
+    from vaak.core.extras import find_extra, get_install_command
 
     if find_extra(name) is None:
         return None
     # The importing module decides between extras that have the package: vaak.tasks.asr.whisper.model suggests asr.
     frames = traceback.walk_tb(error.__traceback__)
     importing = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}
-    return f"this requires {name}, which is not installed: {how_to_install(name, importing)}"
+    return f"this requires {name}, which is not installed: {get_install_command(name, importing)}"
 
 
 def _describe_system_error(error: OSError) -> str | None:

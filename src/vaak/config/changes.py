@@ -173,11 +173,11 @@ def get_rule(task: str, key: str) -> Rule:
         elif section is None and get_item_annotation(annotation) is not None:
             annotation = get_item_annotation(annotation)
         elif section is not None and names_class(section):
-            rule, annotation = _rule_of_section(section) or rule, Any
+            rule, annotation = _get_section_rule(section) or rule, Any
         elif section is not None:
             raise KeyError(key)
     inner = get_section(annotation) or get_section(get_item_annotation(annotation))
-    rule = rule or (_rule_of_section(inner) if inner is not None else None)
+    rule = rule or (_get_section_rule(inner) if inner is not None else None)
     if rule is None:
         raise KeyError(key)
     return rule
@@ -209,7 +209,7 @@ def _declared_rule(section: SectionType, option: FieldInfo) -> Rule | None:
     return Rule(always, extra.get("resume_switch", always)) if always else None
 
 
-def _rule_of_section(section: SectionType) -> Rule | None:
+def _get_section_rule(section: SectionType) -> Rule | None:
     always = getattr(section, "resume_class", None)
     return Rule(always, always) if always else None
 

@@ -8,13 +8,13 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from vaak.config.components import did_you_mean, find_code, is_vaaks_task, seen_from, source_file, what_is_missing
+from vaak.config.components import did_you_mean, explain_missing, find_code, is_vaaks_task, seen_from, source_file
 from vaak.config.experiment import experiment_type
 from vaak.config.tasks import TASKS, TaskSpec, installed, load_spec, tasks_recognised
-from vaak.config.trust import decide, run_of_configuration
+from vaak.config.trust import decide, find_owning_run
 from vaak.config.yaml.fields import get_annotation, get_section
 from vaak.config.yaml.layers import get_folder
-from vaak.config.yaml.named_code import why_untrusted
+from vaak.config.yaml.named_code import find_doubt
 from vaak.config.yaml.tree import ConfigError, Placed, PlacedDict, Problem, YamlPlace, find, split_key, take, walk
 from vaak.core.errors import UserError
 
@@ -77,12 +77,12 @@ def _load_users_task(
     Mistakes are added to ``problems``. Raises ConfigError for code that isn't trusted.
     """
     written = seen_from(task, get_folder(place) if place else folder, folder)
-    if message := what_is_missing(written, folder):
+    if message := explain_missing(written, folder):
         problems.append(Problem(place, "task", message))
         return ChosenTask()
     source = source_file(written, folder)
     # Judged before load_spec, which imports the file.
-    doubt = None if trust_code or is_vaaks_task(written) else why_untrusted(place, source)
+    doubt = None if trust_code or is_vaaks_task(written) else find_doubt(place, source)
     decide(find_code(written, folder), doubt)
     if doubt is not None:
         message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
@@ -98,7 +98,7 @@ def _load_users_task(
 
 def _describe_unknown_task(task: Any, place: YamlPlace | None) -> str:
     """Return the message about a task that doesn't exist, or that only another program defines."""
-    run = run_of_configuration(Path(place.file)) if place else None
+    run = find_owning_run(Path(place.file)) if place else None
     if run is not None:
         return (
             f"is {task}, which only the Python program that trained this run defines; there, "

@@ -81,7 +81,7 @@ def seen_from(reference: str, written_in: Path, folder: Path) -> str:
     return f"{prefix}{relative}:{reference.rpartition(':')[2]}"
 
 
-def what_is_missing(reference: str, folder: Path) -> str | None:
+def explain_missing(reference: str, folder: Path) -> str | None:
     """Return why a ``file.py:Name`` or ``package:Name`` can't be found, without running it; None if it is there."""
     module, colon, name = reference.rpartition(":")
     if not colon:
@@ -149,7 +149,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
         if reference not in builtin:
             raise UserError(unknown_name(reference, builtin))
         reference = builtin[reference]
-    if problem := what_is_missing(reference, folder):
+    if problem := explain_missing(reference, folder):
         raise UserError(problem)
     module_name, _, name = reference.rpartition(":")
     file = source_file(reference, folder)

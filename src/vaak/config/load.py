@@ -23,7 +23,7 @@ from vaak.config.inner import InnerExperiment, Read, settle_experiment
 from vaak.config.paths import paths_read, rewrite_paths
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import CheckFinding, FindingKind, TaskSpec, task_class
-from vaak.config.trust import decide, run_of_configuration, trust_places
+from vaak.config.trust import decide, find_owning_run, trust_places
 from vaak.config.validate import find_options_of_other_types, given_keys, settle_component, validate
 from vaak.config.yaml.aliases import Spellings, canonical, model_type_given, option_aliases
 from vaak.config.yaml.fields import get_annotation, is_list, names_class, own_types, sections_in
@@ -159,7 +159,7 @@ def _build_experiment(
 
     problems: list[Problem] = []
     code: list[NamedCode] = []
-    folder = run_of_configuration(source) or source.parent
+    folder = find_owning_run(source) or source.parent
     # The task comes first: it says which options exist, and so which names are aliases and how layers merge.
     task = find_task(layers, source, folder, problems, trust_code)
     tree, warnings = _settle_tree(layers, source, folder, task, problems)
@@ -190,7 +190,7 @@ def _settle_tree(
     _name_run(tree, source)
     _look_up_secrets(tree)
     _settle_long_warmup(tree, layers)
-    if run_of_configuration(source) is not None:
+    if find_owning_run(source) is not None:
         _settle_newer_options(tree, layers, task.spec)
     return tree, warnings + _settle_dependent_options(tree, task.spec, folder)
 
@@ -225,7 +225,7 @@ def _check_tree(
         raise ConfigError(problems)
     hints = _locate_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
     # A run's own configuration has every option, also those without effect, and warned of them when it started.
-    warnings += [one for one in hints if one.place is None or run_of_configuration(Path(one.place.file)) is None]
+    warnings += [one for one in hints if one.place is None or find_owning_run(Path(one.place.file)) is None]
     return experiment, warnings
 
 
@@ -313,7 +313,7 @@ def _name_run(tree: PlacedDict, last_file: Path) -> None:
     name = tree.setdefault("name", last_file.stem)
     tree.setdefault("run_dir", f"runs/{name}")
     place = tree.places.get("run_dir")
-    run = run_of_configuration(Path(place.file)) if place else None
+    run = find_owning_run(Path(place.file)) if place else None
     if run is not None:
         tree["run_dir"] = str(run)
 
@@ -402,7 +402,7 @@ def _locate_in_new_run(found: Iterable[CheckFinding], tree: PlacedDict) -> list[
     problems = []
     for one in found:
         given = find(tree, split_key(one.key))
-        if given is not None and given.place is not None and run_of_configuration(Path(given.place.file)) is None:
+        if given is not None and given.place is not None and find_owning_run(Path(given.place.file)) is None:
             problems.append((one.kind, Problem(given.place, one.key, one.message)))
     return problems
 

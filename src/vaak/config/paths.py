@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.config.base import PathRead
-from vaak.config.trust import TUNED, run_of_configuration
+from vaak.config.trust import TUNED, find_owning_run
 from vaak.config.yaml.fields import SectionType, sections_in
 from vaak.config.yaml.recipes import recipes_folder
 from vaak.config.yaml.tree import PlacedDict, PlacedList, Problem, YamlPlace
@@ -134,7 +134,7 @@ def _exists(path: Path | str) -> bool:
 
 def _find_run(file: Path) -> Path | None:
     """The run that wrote a configuration; None for a user's file."""
-    return file.parent if file.name == TUNED else run_of_configuration(file)
+    return file.parent if file.name == TUNED else find_owning_run(file)
 
 
 def _started_in(run: Path) -> Path | None:

@@ -373,7 +373,9 @@ class Tasks(Mapping[str, TaskSpec]):
 
     def __contains__(self, name: object) -> bool:
         return (
-            name in REGISTERED_TASKS or name in built_in() or (name in installed() and why_unusable(str(name)) is None)
+            name in REGISTERED_TASKS
+            or name in built_in()
+            or (name in installed() and explain_unusable(str(name)) is None)
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -398,7 +400,7 @@ def installed() -> Mapping[str, EntryPoint]:
 
 
 @cache
-def why_unusable(name: str) -> str | None:
+def explain_unusable(name: str) -> str | None:
     """Import a task of another package; return why it can't be imported, None if it can."""
     try:
         load_spec(name)
@@ -410,7 +412,7 @@ def why_unusable(name: str) -> str | None:
 @cache
 def usable() -> frozenset[str]:
     """Return the tasks of other packages that can be imported; a warning says why another is left out."""
-    reasons = {name: why_unusable(name) for name in installed()}
+    reasons = {name: explain_unusable(name) for name in installed()}
     for reason in filter(None, reasons.values()):
         log.warning("%s; it is left out", reason)
     return frozenset(name for name, reason in reasons.items() if reason is None)
@@ -557,7 +559,7 @@ def tasks_recognised(keys: set[str]) -> list[str]:
     tasks |= {name: _recognised_by(load_spec(name)) for name in REGISTERED_TASKS}
     own, shared = _tasks_having(keys, tasks)
     if len(own) != 1:
-        others = [name for name in installed() if why_unusable(name) is None]
+        others = [name for name in installed() if explain_unusable(name) is None]
         own, shared = _tasks_having(keys, tasks | {name: _recognised_by(load_spec(name)) for name in others})
     return own if len(own) == 1 else shared or own
 

@@ -73,13 +73,13 @@ def judge_code(written: Doubt | None, code: Path | None) -> Doubt | None:
     return _judge_owner(code)
 
 
-def run_of_configuration(file: Path) -> Path | None:
+def find_owning_run(file: Path) -> Path | None:
     """The run directory whose configuration a file is, wherever it was copied or moved; None for a user's file."""
-    run = _folder_of_a_run(file)
+    run = _find_run_folder(file)
     return run if run is not None and any((run / name).is_file() for name in MADE_BY_RUNS) else None
 
 
-def _folder_of_a_run(file: Path) -> Path | None:
+def _find_run_folder(file: Path) -> Path | None:
     if file.name == "config.yml":
         return file.parent
     return file.parent.parent if file.parent.name == "sessions" and file.stem.isdecimal() else None
@@ -89,7 +89,7 @@ def _judge_place(file: Path, said: Path) -> Doubt | None:
     for one in (file, file.resolve()):
         # Some file systems find CONFIG.YML by either name.
         by_name = one.with_name(one.name.lower())
-        if by_name.name == TUNED or _folder_of_a_run(by_name) is not None:
+        if by_name.name == TUNED or _find_run_folder(by_name) is not None:
             return Doubt(str(said), "belongs to a run, by its name")
     return _judge_folder(file)
 

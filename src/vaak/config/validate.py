@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from vaak.config.base import REGISTERED, ExtensibleSection
-from vaak.config.components import seen_from, source_file, unknown_name, what_is_missing
+from vaak.config.components import explain_missing, seen_from, source_file, unknown_name
 from vaak.config.experiment import Experiment
-from vaak.config.trust import run_of_configuration
+from vaak.config.trust import find_owning_run
 from vaak.config.yaml.fields import (
     SectionType,
     applies,
@@ -88,7 +88,7 @@ class _Mistakes:
         key = ".".join(map(str, path))
         kind = detail["type"]
         if kind == "extra_forbidden":
-            return Problem(place, key, why_unknown(key) or f"unknown key{self._near_key(path)}")
+            return Problem(place, key, explain_unknown(key) or f"unknown key{self._near_key(path)}")
         if kind == "missing":
             wanted = detail["loc"][-1]
             schema = schema_at(self.schema, (*path, wanted))
@@ -198,7 +198,7 @@ def find_options_of_other_types(path: tuple[str, ...], section: PlacedDict, kind
 
 def _is_a_runs_default(value: Any, place: YamlPlace, section: SectionType, key: str) -> bool:
     """Return whether an option of a run's own configuration has the value that it has where nobody gives it."""
-    if run_of_configuration(Path(place.file)) is None or key not in section.model_fields:
+    if find_owning_run(Path(place.file)) is None or key not in section.model_fields:
         return False
     default = section.model_fields[key].get_default(call_default_factory=True)
     return bool(value == (list(default) if isinstance(default, tuple) else default))
@@ -229,7 +229,7 @@ def settle_component(
         if file is not None:
             reference = f"{file.absolute()}:{reference.rpartition(':')[2]}"
     section["type"] = reference
-    message = what_is_missing(reference, folder)
+    message = explain_missing(reference, folder)
     if is_component(kind) and ":" not in reference:
         known = {**short_names.get(key, {}), **REGISTERED[key]}
         message = None
@@ -240,7 +240,7 @@ def settle_component(
 
 def _if_registered(place: YamlPlace | None) -> str:
     """Return what else may be wrong with an unknown name in a run's own configuration."""
-    if place is None or run_of_configuration(Path(place.file)) is None:
+    if place is None or find_owning_run(Path(place.file)) is None:
         return ""
     return "; if the program that trained this run registered it, register it here, too, before opening the run"
 
@@ -276,10 +276,10 @@ OF_ONE_TASK = {
 }
 
 
-def why_unknown(key: str) -> str | None:
+def explain_unknown(key: str) -> str | None:
     """Return the message about a dotted key that no section has, if an original system had it.
 
-    >>> why_unknown("model.num_labels")
+    >>> explain_unknown("model.num_labels")
     'belongs to text classification (task: classification); leave it out'
     """
     for task, keys in OF_ONE_TASK.items():

@@ -26,7 +26,7 @@ from typing import Any
 
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.storage.files import hash_file, inside, read_json, remove_empty, remove_temporary, write_json
-from vaak.core.storage.files import new_folders as folders_to_make
+from vaak.core.storage.files import list_missing_folders as folders_to_make
 from vaak.core.storage.lock import describe_holder, locked
 
 LOCK = ".lock"

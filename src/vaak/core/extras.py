@@ -76,7 +76,7 @@ def find_package(module: str) -> str:
     return _normal(OTHER_NAMES.get(root, root))
 
 
-def how_to_install(package: str, preferred: Collection[str] = ()) -> str:
+def get_install_command(package: str, preferred: Collection[str] = ()) -> str:
     """Return the command that installs a package: by its extra, where it has one."""
     extra = find_extra(package, preferred)
     return f"pip install {package}" if extra is None else f"pip install 'vaak[{extra}]'"

@@ -44,7 +44,7 @@ def allowed_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cores_of_a_process() -> int:
+def count_own_cores() -> int:
     """The cores that each process of the run has for itself, of those that it may use and a container grants."""
     quota = cpu_quota()
     cores = allowed_cores() if quota is None else min(allowed_cores(), int(quota))

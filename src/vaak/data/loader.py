@@ -33,7 +33,7 @@ from vaak.config.training import PerformanceConfig
 from vaak.core.batch import Batch, require_kind
 from vaak.core.errors import DataError, HostMemoryError, MissingPackageError, UserError, is_panic
 from vaak.core.interrupts import begin_as_worker
-from vaak.core.machine import collecting_no_garbage, cores_of_a_process
+from vaak.core.machine import collecting_no_garbage, count_own_cores
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Padding
@@ -302,7 +302,7 @@ def _load_with_workers(
     num_processes: int,
 ) -> Generator[Microbatch, None, None]:
     """Yield the microbatches at these addresses, read by ``num_processes`` workers."""
-    context, dataset = workers.how_to_start(_ErrorsAsValues(reader), type(reader.dataset).__qualname__, options)
+    context, dataset = workers.choose_start_method(_ErrorsAsValues(reader), type(reader.dataset).__qualname__, options)
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_size=None,
@@ -386,7 +386,7 @@ def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
     """
     if options.num_workers is not None:
         return options.num_workers
-    return min(dataset.useful_workers, cores_of_a_process() // 2)
+    return min(dataset.useful_workers, count_own_cores() // 2)
 
 
 def _read_in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:

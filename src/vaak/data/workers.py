@@ -168,7 +168,7 @@ class _Received(torch.utils.data.Dataset[Any]):
         return self.dataset[place]
 
 
-def how_to_start(dataset: Any, name: str, options: PerformanceConfig) -> tuple[BaseContext, Any]:
+def choose_start_method(dataset: Any, name: str, options: PerformanceConfig) -> tuple[BaseContext, Any]:
     """Return by which context workers are started, and what they read with instead of ``dataset``.
 
     Left open, that is fork, or forkserver once CUDA has started in this process, if the dataset can be sent. Why it
@@ -252,11 +252,11 @@ def send_what_fails() -> None:
 
 
 def start_early(dataset: Any, options: PerformanceConfig) -> None:
-    """Have the forkserver of ``how_to_start`` import what workers need while this process makes a model on a GPU."""
+    """Let the forkserver of ``choose_start_method`` import what workers need while this process builds a GPU model."""
     named = options.multiprocessing_context
     if named == "forkserver" or (named is None and sys.platform == "linux"):
         with contextlib.suppress(NotSendableError):
-            # how_to_start says why it can't be sent.
+            # choose_start_method says why it can't be sent.
             _start_server(Sent(dataset, LARGEST_SENT).modules)
 
 

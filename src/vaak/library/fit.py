@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vaak.config.components import adopt_module, files_being_imported, what_is_missing
+from vaak.config.components import adopt_module, explain_missing, files_being_imported
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
 from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, load_spec, register_task, task_class
@@ -163,7 +163,7 @@ def make_reference(task: Any) -> tuple[str, bool]:
             return full, True
         file = Path(getattr(module, "__file__", None) or "")
         # A name that exists only once the file runs can't be found by other programs.
-        if file.is_file() and what_is_missing(f"{file}:{name}", file.parent) is None:
+        if file.is_file() and explain_missing(f"{file}:{name}", file.parent) is None:
             adopt_module(module, file)
             return f"{file.resolve()}:{name}", True
     short = task.__name__ if isinstance(task, type) else getattr(task, "name", type(task).__name__)

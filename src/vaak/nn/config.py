@@ -554,7 +554,7 @@ LINEAR_PAYS_FROM = {"linear": 850, "causal_linear": 2000}
 OF_SCALING = ("rope_scaling_type", "rope_scaling_bounds", "rope_original_length")
 
 
-def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool, longest: float) -> Iterable[CheckFinding]:
+def check_stack(section: str, stack: StackConfig, *, is_encoder: bool, longest: float) -> Iterable[CheckFinding]:
     """Findings about a stack whose options are in ``section``, and which sees at most ``longest`` tokens at once."""
     if stack.is_own:
         return []
@@ -601,7 +601,7 @@ def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
             yield name, f"rope_scaling_type is {stack.rope_scaling_type}; only llama3 and yarn have bounds"
 
 
-def preset_findings(
+def check_presets(
     preset: str | None, presets: Mapping[str, Mapping[str, Any]], model: object
 ) -> Iterator[CheckFinding]:
     """Yield whether the ``preset``, one of ``presets``, has a size that the ``model`` doesn't override."""
@@ -612,13 +612,13 @@ def preset_findings(
         yield no_effect("model.preset", f"all of its sizes are overridden: {', '.join(sizes)}")
 
 
-def own_network_findings(section: str, stack: StackConfig, reason: str) -> Iterator[CheckFinding]:
+def check_own_networks(section: str, stack: StackConfig, reason: str) -> Iterator[CheckFinding]:
     """Yield a finding where the task can't use a user's own network, with the ``reason``."""
     if stack.is_own:
         yield impossible(f"{section}.type", f"is {without_folder(stack.type)}, but {reason}; leave one of them out")
 
 
-def own_networks(model: Any) -> list[StackConfig]:
+def find_own_networks(model: Any) -> list[StackConfig]:
     """Return the stacks of a ``model`` section, itself or in it, that are networks of the user's."""
     sections = [model, *(getattr(model, name) for name in getattr(type(model), "model_fields", ()))]
     return [one for one in sections if isinstance(one, StackConfig) and one.is_own]

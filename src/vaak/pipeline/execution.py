@@ -76,7 +76,7 @@ def collect_dependencies(stage: Stage, options: Options, digests: Mapping[str, s
     return normal
 
 
-def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> StageStatus:
+def get_stage_status(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> StageStatus:
     """Return the state of a stage in its folder, given what its results depend on now; ``forced``, it starts again.
 
     Raises UserError if the folder is someone else's.

@@ -31,11 +31,11 @@ from vaak.pipeline.execution import (
     Parts,
     StageStatus,
     collect_dependencies,
+    get_stage_status,
     make_ready,
     release_memory,
     run_body,
     run_in_own_process,
-    status_of_stage,
 )
 from vaak.pipeline.jobs import Helpers, Jobs, help_rank_0
 from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
@@ -137,7 +137,7 @@ class PipelinePlan:
         """
         forced = stage.name in self._forced and self.is_to_run(stage)
         parts = collect_dependencies(stage, self.options, self.digests)
-        status = status_of_stage(stage, self.directory / stage.name, parts, forced)
+        status = get_stage_status(stage, self.directory / stage.name, parts, forced)
         if status.verdict == "done":
             self.digests[stage.name] = stage.digest(status.manifest["outputs"])
         elif not self.is_to_run(stage):

@@ -17,7 +17,7 @@ import numpy as np
 from vaak.audio.segments import Segment, merged
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_bytes
-from vaak.report.charts import new_figure, render_png
+from vaak.report.charts import make_figure, render_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ def timelines_png(recordings: Sequence[Recording]) -> bytes:
     """The picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
     rows = [row for recording in recordings for row in make_rows(*recording)]
     height = sum(row.inches for row in rows)
-    figure = new_figure(WIDTH, max(0.5, height), layout=None)
+    figure = make_figure(WIDTH, max(0.5, height), layout=None)
     below = height
     for row in rows:
         below -= row.inches
@@ -286,7 +286,7 @@ def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> b
     longest = max(len(symbol) for row in rows for symbol in row.symbols)
     left = 0.55 if isinstance(rows[0], Spectrogram) else 0.2 + 0.05 * longest
     width, height = min(max(6.0, INCHES_PER_SECOND * seconds), WIDEST), sum(heights) + len(rows) * (ABOVE + BELOW)
-    figure = new_figure(width, height, layout=None)
+    figure = make_figure(width, height, layout=None)
     values = [row.mel if isinstance(row, Spectrogram) else row.probabilities for row in rows]
     scale: dict[str, Any] = {"vmin": min(one.min() for one in values), "vmax": max(one.max() for one in values)}
     top = height

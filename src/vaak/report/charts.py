@@ -32,7 +32,7 @@ MOST_MARKED = 40
 LEARNING_RATE = "learning_rate"
 
 
-def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
+def make_figure(width: float, height: float, layout: Any = "constrained") -> Any:
     """An empty figure of a size in inches. Raises UserError if matplotlib is missing."""
     with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ def draw_histories(histories: Mapping[str, Iterable[Mapping[str, Any]]], title: 
         max([0, *(math.ceil(len(curves) / 2) for _, curves in row if len(curves) > MOST_LABELLED)]) for row in rows
     ]
     heights = [3.2 + 0.16 * lines for lines in below]  # inches
-    figure = new_figure(4.5 * columns, sum(heights))
+    figure = make_figure(4.5 * columns, sum(heights))
     figure.suptitle(title)
     grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
     for number, (name, curves) in enumerate(drawn):
@@ -156,7 +156,7 @@ def _choose_panel(name: str) -> tuple[str, str]:
 
 def draw_range_test(found: Mapping[str, Any], path: Path | None = None) -> Any:
     """Draw loss over learning rate with the suggestion, from the content of ``lr-range.json``."""
-    figure = new_figure(7, 4.5)
+    figure = make_figure(7, 4.5)
     axes = figure.subplots()
     axes.plot(found["lr"], found["loss"], ".", color="0.7", label="loss")
     axes.plot(found["lr"], found["smoothed"], color="tab:blue", label="smoothed")
@@ -181,7 +181,7 @@ def draw_differences(report: Mapping[str, Any], path: Path | None = None) -> Any
     """Draw each system's difference from the first with its interval, from the output of ``vaak compare --json``."""
     metric, comparisons = report["metric"], report["comparisons"]
     scale, unit = (100, ", percentage points") if is_fraction(metric) else (1, "")
-    figure = new_figure(7, 1.6 + 0.5 * len(comparisons))
+    figure = make_figure(7, 1.6 + 0.5 * len(comparisons))
     axes = figure.subplots()
     for number, one in enumerate(comparisons):
         difference = one["difference"]
@@ -203,8 +203,8 @@ def draw_trials(columns: Mapping[str, Sequence[Any]], mode: str, path: Path | No
 
     The brighter, the better: by ``mode`` the highest metric (``max``) or the lowest.
     """
-    figure = new_figure(2.2 + 1.9 * len(columns), 5)
-    # After new_figure, which raises UserError where matplotlib is missing.
+    figure = make_figure(2.2 + 1.9 * len(columns), 5)
+    # After make_figure, which raises UserError where matplotlib is missing.
     from matplotlib import colormaps
 
     scales = [_parallel_axis(values) for values in columns.values()]
@@ -250,7 +250,7 @@ def _as_number(text: str) -> tuple[float, str]:
 def draw_importance(shares: Mapping[str, float], metric: str, path: Path | None = None) -> Any:
     """Draw how much of the variance of a sweep's ``metric`` each option explains, the most at the top."""
     names = list(shares)[::-1]
-    figure = new_figure(7, 1.4 + 0.4 * len(names))
+    figure = make_figure(7, 1.4 + 0.4 * len(names))
     axes = figure.subplots()
     axes.barh(names, [shares[name] for name in names], color="tab:blue")
     axes.set_xlabel(f"share of the variance of {metric} that it explains")
@@ -269,7 +269,7 @@ def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
     left_inches = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)
     width, height = left_inches + side + 1.2, left_inches + side + 0.2
     # Without a layout, which would draw everything several times to find the margins.
-    figure = new_figure(width, height, layout=None)
+    figure = make_figure(width, height, layout=None)
     axes = figure.add_axes((left_inches / width, left_inches / height, side / width, side / height))
     colours = figure.add_axes((1 - 1.05 / width, left_inches / height, 0.2 / width, side / height))
     if len(names) <= MOST_NAMED:
@@ -298,7 +298,7 @@ def draw_shares(
 
 def reliability_png(bins: np.ndarray) -> bytes:
     """Return a PNG of accuracy over confidence; ``bins`` ``(bin, 3)`` are decisions, summed confidence, right ones."""
-    figure = new_figure(4.5, 4.5, layout=None)
+    figure = make_figure(4.5, 4.5, layout=None)
     margins = {"left": 0.13, "right": 0.96, "bottom": 0.11, "top": 0.98, "hspace": 0.08}
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1), gridspec_kw=margins)
     counts, confidence, hits = bins[bins[:, 0] > 0].T

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.report.tables import aligned, format_hours
-from vaak.runs.preflight.doctor.columns import NAMES_BY_ROLE, rank_of_name
+from vaak.runs.preflight.doctor.columns import NAMES_BY_ROLE, rank_name
 from vaak.runs.preflight.doctor.folder import CorpusSurvey, SplitSurvey
 
 WIDTH = 80
@@ -54,7 +54,7 @@ def render_lines(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
 def _by_content(role: str, name: str) -> str:
     """Return a note that a column was found by its contents, as its name isn't usual."""
     role = {"offset": "start"}.get(role, role)
-    return "" if role not in NAMES_BY_ROLE or rank_of_name(name, role) is not None else " (by its contents)"
+    return "" if role not in NAMES_BY_ROLE or rank_name(name, role) is not None else " (by its contents)"
 
 
 def _cells(split: SplitSurvey, is_text: bool) -> Iterator[str]:

@@ -169,14 +169,14 @@ def _resumes(facts: RunFacts) -> Iterator[Event]:
         before = session.get("after")
         if not (type(before) is int and before in known and 0 < session["first_step"] < LARGEST_STEP):
             continue
-        changes = _changes_of_session(facts.directory, before, session["number"])
+        changes = _list_session_changes(facts.directory, before, session["number"])
         remark = f"; changed: {', '.join(changes)}" if changes else ""
         yield Event(session["first_step"], "resume", f"session {session['number']} begins{remark}")
         if changes:
             yield Event(session["first_step"], "options", f"changed: {', '.join(changes)}")
 
 
-def _changes_of_session(run: Path, before: int, number: int) -> list[str]:
+def _list_session_changes(run: Path, before: int, number: int) -> list[str]:
     sides = []
     for one in (before, number):
         path = run / "sessions" / f"{one:04d}.yml"

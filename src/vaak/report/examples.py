@@ -116,7 +116,7 @@ def chances(facts: RunFacts, step: int) -> dict[str, float]:
     return found
 
 
-def sections_of_examples(facts: RunFacts, player: PlayerAtStep) -> list[Html]:
+def make_example_sections(facts: RunFacts, player: PlayerAtStep) -> list[Html]:
     """Return the page's sections of examples, one for each split, from the checkpoint that its metrics describe.
 
     A split without a summary of that checkpoint shows its newest, and names its step in the title.

@@ -204,18 +204,18 @@ def about_run(facts: RunFacts) -> list[tuple[str, object]]:
         ("last written", summary.date),
         ("parameters", parameters),
         ("on", ", ".join(str(one) for one in machine if one) if there else ""),
-        ("Vaak", version_of_session(there) if there else ""),
+        ("Vaak", get_session_version(there) if there else ""),
         ("torch", torch or ""),
-        ("command", element("code", command_of_session(there)) if command_of_session(there) else ""),
+        ("command", element("code", get_session_command(there)) if get_session_command(there) else ""),
     ]
 
 
-def version_of_session(there: Mapping[str, Any]) -> str:
+def get_session_version(there: Mapping[str, Any]) -> str:
     commit = there.get("commit")
     return f"{there.get('vaak', '?')}{f', commit {commit}' if commit else ''}"
 
 
-def command_of_session(there: Mapping[str, Any]) -> str:
+def get_session_command(there: Mapping[str, Any]) -> str:
     """The command of a session, as it would be typed."""
     found = there.get("command")
     # Arguments that an earlier version wrote down are hidden, too.

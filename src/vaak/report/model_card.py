@@ -96,7 +96,7 @@ def _use(declared: ExportFormat, about: AboutExport, options: Mapping[str, Any])
 
 
 def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
-    rows = [tuple(map(plain, row)) for row in rows_of_splits(run)]
+    rows = [tuple(map(plain, row)) for row in tabulate_splits(run)]
     named = [*(options.get("datasets") or ()), (options.get("data") or {}).get("corpus")]
     sources = [str(one.get("name") or one.get("type")) for one in named if isinstance(one, dict)]
     lines = [f"Sources: {', '.join(map(plain, sources))}."] if sources else []
@@ -105,7 +105,7 @@ def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
     return "\n".join(lines)
 
 
-def rows_of_splits(run: Path) -> list[tuple[str, ...]]:
+def tabulate_splits(run: Path) -> list[tuple[str, ...]]:
     """A table of the prepared data: its head, then the counts of each split; empty if nothing was counted."""
     splits = {
         f"{task} {split}".lstrip(): one for task, its in read_statistics(run).items() for split, one in its.items()

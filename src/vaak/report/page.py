@@ -24,8 +24,8 @@ from vaak.core.errors import UserError
 from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.curves import Event, Panel, drawn, events, panels
-from vaak.report.examples import sections_of_examples
-from vaak.report.head import command_of_session, render_head, title_and_notes, version_of_session
+from vaak.report.examples import make_example_sections
+from vaak.report.head import get_session_command, get_session_version, render_head, title_and_notes
 from vaak.report.history import to_number
 from vaak.report.html import (
     Html,
@@ -41,7 +41,7 @@ from vaak.report.html import (
     to_html,
     write_page,
 )
-from vaak.report.model_card import find_prepared, read_json_object, rows_of_splits
+from vaak.report.model_card import find_prepared, read_json_object, tabulate_splits
 from vaak.report.run_facts import (
     LOG_LINES,
     Media,
@@ -49,12 +49,12 @@ from vaak.report.run_facts import (
     Table,
     format_metric,
     media,
+    read_evaluation_tables,
     read_facts,
     read_log_tail,
     read_samples,
-    rows_of_tokens,
-    tables_of_evaluations,
-    tables_of_groups,
+    tabulate_groups,
+    tabulate_tokens,
 )
 from vaak.report.start import compare_with_start
 from vaak.runs.use import command_lines
@@ -96,9 +96,9 @@ def run_page(facts: RunFacts, live: bool = False) -> str:
     """The page of one run; ``live`` as of a document."""
     found, left_out = panels(facts)
     happened = events(facts)
-    groups, others = tables_of_groups(facts), tables_of_evaluations(facts.directory)
+    groups, others = tabulate_groups(facts), read_evaluation_tables(facts.directory)
     gallery = Gallery(facts)
-    examples = sections_of_examples(facts, gallery.player)
+    examples = make_example_sections(facts, gallery.player)
     sections = {
         "examples": ("Examples", examples),
         "charts": ("Charts", render_charts(found, happened, left_out)),
@@ -254,7 +254,7 @@ def _use(facts: RunFacts) -> list[Html]:
     # A BibTeX key has neither spaces nor commas.
     key = re.sub(r"\W+", "-", facts.name).strip("-") or "run"
     there = facts.environment
-    note = f"Trained with Vaak {version_of_session(there)}" + (f"; run {summary.id}" if summary.id else "")
+    note = f"Trained with Vaak {get_session_version(there)}" + (f"; run {summary.id}" if summary.id else "")
     lines = [
         f"@misc{{{key},",
         f"  title = {{{_bibtex(facts.name)}}},",
@@ -284,7 +284,7 @@ def _lineage(facts: RunFacts) -> list[Html]:
         if "fingerprint" in prepared:
             which = f"the data of {task}" if task else "the data"
             prints.append((f"fingerprint of {which}", element("code", prepared["fingerprint"])))
-    rows = rows_of_splits(facts.directory)
+    rows = tabulate_splits(facts.directory)
     whole = list_checkpoints(facts.directory / "checkpoints")
     manifest = read_json_object(whole[-1] / MANIFEST).get("files") if whole else None
     hashes: list[tuple[str, object]] = []
@@ -302,7 +302,7 @@ def _lineage(facts: RunFacts) -> list[Html]:
         *prints,
         *hashes,
     ]
-    tokens = rows_of_tokens(facts.directory)
+    tokens = tabulate_tokens(facts.directory)
     tables = [data_table(rows, "The prepared data")] if rows else []
     return [pairs(known), *tables, *([data_table(tokens, "The tokenizer, on the prepared data")] if tokens else [])]
 
@@ -311,8 +311,8 @@ def _log(facts: RunFacts) -> list[Html]:
     head = ("session", "first step", "when", "device", "Vaak", "command")
     rows: list[Sequence[object]] = [head]
     for one in facts.sessions:
-        what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), version_of_session(one))
-        rows.append((*what, element("code", command_of_session(one))))
+        what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), get_session_version(one))
+        rows.append((*what, element("code", get_session_command(one))))
     lines = split_lines(read_log_tail(facts.directory))
     # Only at a line's head (time, rank, level): the message after it may have any of these words.
     remarks = [line for line in lines if re.search(r" (WARNING|ERROR|CRITICAL) ", line[:60])]

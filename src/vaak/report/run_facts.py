@@ -342,7 +342,7 @@ def choose_summary(steps: Sequence[tuple[int, dict[str, Any]]], step: int) -> tu
     return next((one for one in steps if one[0] == step), steps[-1])
 
 
-def tables_of_groups(facts: RunFacts) -> list[Table]:
+def tabulate_groups(facts: RunFacts) -> list[Table]:
     """Return metrics of groups (``val_wer/GROUP``), one row each, of the shown evaluation or the newest with any."""
     rows: dict[str, dict[str, float | None]] = {}
     candidates = (facts.shown_evaluation[:2], *reversed(facts.evaluations))
@@ -361,12 +361,12 @@ def tables_of_groups(facts: RunFacts) -> list[Table]:
     return [Table(f"By group, at step {step:,}", [("group", *names), *cells[: 4 * MOST_ROWS]])]
 
 
-def rows_of_tokens(run: Path) -> list[Sequence[str]]:
+def tabulate_tokens(run: Path) -> list[Sequence[str]]:
     """A table of what the tokenizers make of the prepared texts: its head, then a row for each store of tokens."""
     statistics = read_statistics(run)
     rows: list[Sequence[str]] = [("texts", "tokens", "tokens a word", "bytes a token", "reproduced exactly")]
     for task, prepared in find_prepared(run).items():
-        found = [_row_of_store(path, prepared, statistics[task]) for path in _list_stores(prepared)]
+        found = [_count_store(path, prepared, statistics[task]) for path in _list_stores(prepared)]
         rows += [(f"{task} {name}".lstrip(), *cells) for name, *cells in filter(None, found)]
     # Not every task counts words and bytes.
     kept = [place for place in range(len(rows[0])) if any(row[place] for row in rows[1:])]
@@ -377,7 +377,7 @@ def _list_stores(prepared: Path) -> list[Path]:
     return sorted([*prepared.glob("*/store.json"), *prepared.glob("*/*/store.json")])[:MOST_ROWS]
 
 
-def _row_of_store(path: Path, prepared: Path, statistics: Mapping[str, Mapping[str, Any]]) -> Sequence[str] | None:
+def _count_store(path: Path, prepared: Path, statistics: Mapping[str, Mapping[str, Any]]) -> Sequence[str] | None:
     """The name and the counts of a store of tokens; None if the file is another's, or empty."""
     about = read_json_object(path) if is_own(prepared, path) else {}
     tokens, documents, exact = (to_number(about.get(name)) for name in ("tokens", "documents", "reproduced"))
@@ -401,7 +401,7 @@ def format_metric(name: str, value: float | None) -> str:
     return f"{100 * value:.2f} %" if unit == "%" else f"{value:.5g} {unit}".rstrip()
 
 
-def tables_of_evaluations(run: Path) -> list[Table]:
+def read_evaluation_tables(run: Path) -> list[Table]:
     """The CSV files next to each ``evaluation.json`` that ``vaak eval --output`` wrote into the run."""
     found = []
     for about in sorted([*run.glob("evaluation.json"), *run.glob("*/evaluation.json")]):

@@ -40,13 +40,13 @@ from vaak.engine.snapshot import TENSORS, Snapshot
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.folder.directory import holds_a_run
-from vaak.runs.folder.sessions import configuration_of_step
+from vaak.runs.folder.sessions import find_step_configuration
 from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import (
     NOT_COMPARED,
     ReplayAgreement,
     approaching,
-    forwards_of_step,
+    iterate_forwards,
     load_step,
     require_one_way,
     take_steps_before,
@@ -300,7 +300,7 @@ def traced_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement) ->
             _note(trace, "batch", f"{name}, {where}", tensor)
         _note(trace, "batch", f"counts, {where}", None if batch is None else batch.totals())
     # Outputs first, then the step: its update changes the weights that outputs come from.
-    for objective, forward, chunk in forwards_of_step(trainer, data):
+    for objective, forward, chunk in iterate_forwards(trainer, data):
         where = f"microbatch {chunk.number}" + (f", chunk {chunk.index}" if chunk.num_chunks > 1 else "")
         where += f", objective {objective.name}" if objective.name else ""
         key = draw_key(Purpose.MODEL, forward.seed, data.step, chunk.number, chunk.index)
@@ -393,10 +393,10 @@ def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = Non
     for name in one:
         for part, before, after in differences({name: one[name]}, {name: other.get(name)}):
             found[KIND_OF_CONDITION.get(name, "options")].append(f"{part} {before} and {after}")
-    hashes = [_hashes_of_code(run) for run in runs]
+    hashes = [_hash_user_code(run) for run in runs]
     changed = sorted(name for name in hashes[0].keys() | hashes[1].keys() if hashes[0].get(name) != hashes[1].get(name))
     found["code"] += [f"{CODE}/{name}" for name in changed]
-    values = [read_yaml(configuration_of_step(run, max(step, 1))) for run in runs]
+    values = [read_yaml(find_step_configuration(run, max(step, 1))) for run in runs]
     changes = changes_between(values[0], values[1], reference)
     # Options that may change freely on resume change no numbers.
     found["options"] += [
@@ -407,7 +407,7 @@ def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = Non
     return found
 
 
-def _hashes_of_code(directory: Path) -> dict[str, str]:
+def _hash_user_code(directory: Path) -> dict[str, str]:
     try:
         return {str(name): str(value) for name, value in read_json(directory / CODE / HASHES).items()}
     except (OSError, ValueError, AttributeError):

@@ -92,19 +92,19 @@ def evaluate_run(
         conditions = {"precision": precision, "weights": opened.weights}
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}
         below = below_baselines(opened.directory, metrics, lambda split: opened.task.dataset(split).fingerprint)
-        contents = contents_of_splits(opened.task, splits)
+        contents = collect_split_contents(opened.task, splits)
     report: dict[str, Any] = {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}
     report["counts"] = describe_counts(metrics)
     return {**report, "data": contents, "files": files_to_json(noted), "below_baselines": below}
 
 
-def contents_of_splits(task: Any, splits: Iterable[str]) -> dict[str, Any]:
+def collect_split_contents(task: Any, splits: Iterable[str]) -> dict[str, Any]:
     """Return what a task read of each split and what it left out, where that is known (``vaak.core.left_out``)."""
     found = {split: task.split_contents(split) for split in splits}
     return {split: one.to_json() for split, one in found.items() if one is not None}
 
 
-def options_of_data(path: Path, data: Path, split: str) -> list[str]:
+def make_data_overrides(path: Path, data: Path, split: str) -> list[str]:
     """Return overrides with which the run or pretrained model at ``path`` is evaluated on a file or folder ``data``.
 
     The kind of data is detected as by ``vaak init``. All of them are taken as ``split``, unless they have a split of
@@ -166,7 +166,7 @@ def make_baselines(loaded: Loaded, split: str) -> tuple[Baselines, dict[str, Any
     found = task.baselines(split)
     about = {"data": task.dataset(split).fingerprint, **asdict(found)}
     write_json(directory / BASELINES_FILE, {**_read_baselines(directory), split: about})
-    return found, contents_of_splits(task, [split])
+    return found, collect_split_contents(task, [split])
 
 
 def below_baselines(

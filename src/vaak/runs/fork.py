@@ -37,10 +37,10 @@ from vaak.runs.folder.directory import (
     finish_fork,
     finishing_fork,
     holds_a_run,
-    new_identity,
+    make_run_identity,
     read_identity,
 )
-from vaak.runs.folder.sessions import SESSIONS, configuration_of_step
+from vaak.runs.folder.sessions import SESSIONS, find_step_configuration
 from vaak.runs.folder.user_code import require_trust
 from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import require_one_way, require_taken
@@ -85,7 +85,7 @@ def fork_run(
     fork = ["--step", str(step), "--run-dir", str(directory.resolve()), *hide_arguments(overrides)]
     finish = shlex.join(["vaak", "fork", str(parent.resolve()), *fork, *(["--trust-code"] if trust_code else [])])
     is_begun = _require_own_fork(directory, finish)
-    configuration = configuration_of_step(parent, step)
+    configuration = find_step_configuration(parent, step)
     loaded = load([configuration], trust_code=trust_code)
     require_taken(parent, step, loaded)
     require_trust(loaded)
@@ -191,7 +191,7 @@ def _share_past(
     training["checkpoint"] = {**(training.get("checkpoint") or {}), "resume": "auto", "save_dir": None}
     files.write_text(directory / "config.yml", yaml_text(values))
     known = {"id": read_identity(parent).get("id"), "directory": str(parent.resolve())}
-    files.write_json(directory / RUN, new_identity(str(home)) | {"parent": known | origin})
+    files.write_json(directory / RUN, make_run_identity(str(home)) | {"parent": known | origin})
 
 
 def _link(source: Path, target: Path) -> None:

@@ -86,7 +86,7 @@ def _call_hub(name: str, call: Any) -> Any:
     try:
         return call()
     except HfHubHTTPError as error:
-        raise UserError(_reason_of_failure(name, error)) from error
+        raise UserError(_explain_failure(name, error)) from error
     except OfflineModeIsEnabled as error:
         raise UserError("the Hugging Face Hub isn't asked: HF_HUB_OFFLINE is set") from error
     except Exception as error:
@@ -94,7 +94,7 @@ def _call_hub(name: str, call: Any) -> Any:
         raise UserError(f"the Hugging Face Hub can't be reached: {type(error).__name__}") from error
 
 
-def _reason_of_failure(name: str, error: Any) -> str:
+def _explain_failure(name: str, error: Any) -> str:
     status = getattr(error.response, "status_code", None)
     if status == 401:
         return "the Hugging Face Hub doesn't accept the token: run hf auth login, or set HF_TOKEN to a valid one"

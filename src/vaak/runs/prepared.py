@@ -89,7 +89,7 @@ class PreparedFolder:
         try:
             return reader(folder)
         except FormatError as error:
-            raise DataError(f"{error.problem}; {_how_to_repair(self.folder)}") from error
+            raise DataError(f"{error.problem}; {_make_remedy(self.folder)}") from error
 
     @property
     def about(self) -> dict[str, Any]:
@@ -108,19 +108,19 @@ class PreparedFolder:
     def _check(self, concerns: Callable[[str], bool]) -> None:
         damage = self._artifact.damage(concerns)
         if damage is not None:
-            raise DataError(f"{damage}; {_how_to_repair(self.folder)}")
+            raise DataError(f"{damage}; {_make_remedy(self.folder)}")
 
 
 def artifact_in(folder: Path) -> Artifact:
     """Return the prepared data of a folder as an artifact."""
-    return Artifact(folder, PREPARED_FILE, "prepared data", remedy=_how_to_repair(folder))
+    return Artifact(folder, PREPARED_FILE, "prepared data", remedy=_make_remedy(folder))
 
 
 def _get_split(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _how_to_repair(folder: Path) -> str:
+def _make_remedy(folder: Path) -> str:
     """Return the remedy for damaged data."""
     return f"delete {folder.resolve()}, and training recreates the data from their sources"
 

@@ -48,7 +48,7 @@ from vaak.engine.training_data import StepData
 from vaak.runs.build_callbacks import built
 from vaak.runs.distillation import distilled
 from vaak.runs.folder.directory import holds_a_run, read_status
-from vaak.runs.folder.sessions import conditions_of_steps, configuration_of_step
+from vaak.runs.folder.sessions import find_step_configuration, read_step_conditions
 from vaak.runs.folder.user_code import OF_THE_LOOP, require_secrets, require_trust
 from vaak.runs.open_run import begin_with_weights, resolve_run
 
@@ -95,7 +95,7 @@ def approaching(
     It stands at the nearest checkpoint before ``step``, whose path comes last (None: at the start of the run). Raises
     UserError if the run hasn't taken the step, or took it with options that the checkpoint wasn't made with.
     """
-    loaded = load([configuration_of_step(directory, step)], trust_code=trust_code)
+    loaded = load([find_step_configuration(directory, step)], trust_code=trust_code)
     require_taken(directory, step, loaded)
     require_trust(loaded)
     require_secrets(loaded, but=OF_THE_LOOP)
@@ -124,7 +124,7 @@ def standing_at(
 
 def require_one_way(directory: Path, first: int, step: int, task: str) -> None:
     """Raise UserError if the steps from ``first`` to ``step`` were not all taken with the same options."""
-    sessions = [configuration_of_step(directory, one) for one in (first, step)]
+    sessions = [find_step_configuration(directory, one) for one in (first, step)]
     before, after = map(read_yaml, sessions)
     changes = [change for change in changes_between(before, after, task) if change.resume_class != "free"]
     if sessions[0] != sessions[1] and changes:
@@ -257,7 +257,7 @@ class ReplayAgreement:
         self.begun_at = trainer.position.step
         self.logged = {_key(record): record for record in self.records(directory)}
         now, self.conditions = trainer.conditions(), list[str]()
-        for written in conditions_of_steps(directory, min(self.begun_at + 1, last), last):
+        for written in read_step_conditions(directory, min(self.begun_at + 1, last), last):
             then = before if written is None else written
             changed = [f"{name}: {there} then, {here} now" for name, there, here in differences(then, now)]
             missing = [f"{name}: not written down then" for name in unknown(then, now)]
@@ -405,7 +405,7 @@ def forward_chunks(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Before the step: each chunk's losses over its own counts, and what every module gives, in the order they end."""
     found = []
     trainer.model.train()
-    for objective, forward, chunk in forwards_of_step(trainer, data):
+    for objective, forward, chunk in iterate_forwards(trainer, data):
         with watching(trainer.model) as watch:
             terms = forward.terms(data.step, chunk)
         counts = chunk.batch.totals()
@@ -416,13 +416,13 @@ def forward_chunks(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     return found
 
 
-def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+def find_dead_units(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Return the inputs of each layer with weights that are 0 wherever it is called, without dropout."""
     modes = [(module, module.training) for module in trainer.model.modules()]
     # Dropout would add zeros.
     trainer.model.eval()
     with watching_units(trainer.model) as alive:
-        for _, forward, chunk in forwards_of_step(trainer, data):
+        for _, forward, chunk in iterate_forwards(trainer, data):
             forward.terms(data.step, chunk)
     for module, mode in modes:
         module.training = mode
@@ -432,7 +432,7 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
     ]
 
 
-def forwards_of_step(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
+def iterate_forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
     """Each objective with the plain model and each chunk of the step, for forward passes that leave no trace."""
     with restored(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
@@ -480,7 +480,7 @@ def inspect_run(path: Path, *, device: str | None = None, trust_code: bool = Fal
     """
     directory, checkpoint = resolve_run(path), resolve_checkpoint(path)
     snapshot = load_checkpoint(checkpoint)
-    configuration = configuration_of_step(directory, max(1, snapshot.step))
+    configuration = find_step_configuration(directory, max(1, snapshot.step))
     loaded = load([configuration], trust_code=trust_code)
     require_trust(loaded)
     require_secrets(loaded, but=OF_THE_LOOP)
@@ -494,7 +494,7 @@ def _looked_at(trainer: Trainer) -> dict[str, Any]:
     with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
         data = next(steps)
     rate = trainer.step.schedule(min(data.step, trainer.total_steps)) or 1.0
-    dead = dead_units_of_step(trainer, data)
+    dead = find_dead_units(trainer, data)
     with updates_of_step(trainer) as updates:
         report = replace(trainer.step, schedule=lambda step: rate)(trainer.state, data)
     norms = {one["name"]: one for one in updates}

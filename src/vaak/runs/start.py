@@ -25,7 +25,7 @@ from vaak.config.resolved import resolved_values
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.interrupts import STOPPING
-from vaak.core.machine import cores_of_a_process, format_bytes
+from vaak.core.machine import count_own_cores, format_bytes
 from vaak.core.progress import progress_allowed
 from vaak.core.secrets import hide_secrets, mask
 from vaak.core.storage.files import remove_leftovers, scratch_folder, write_json
@@ -63,7 +63,7 @@ from vaak.runs.folder.directory import (
 )
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.sessions import begin_session, environment, write_current
-from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, require_secrets, require_trust
+from vaak.runs.folder.user_code import OF_THE_LOOP, make_run_config, require_secrets, require_trust
 from vaak.runs.open_run import begin_with_weights, bundled_files, require_same_rows
 from vaak.runs.prepared import is_prepared, prepared_folder
 from vaak.runs.settle import (
@@ -320,7 +320,7 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
             remove_leftovers(directory)
             if not holds_a_run(directory):
                 # So that a failed start is listed, too.
-                configuration = config_of_run(experiment, loaded.folder, directory)
+                configuration = make_run_config(experiment, loaded.folder, directory)
                 write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 
         ranks.run_on_main(open_directory)
@@ -332,7 +332,7 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
 
 
 def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
-    configuration = config_of_run(loaded.experiment, loaded.folder, trainer.directory)
+    configuration = make_run_config(loaded.experiment, loaded.folder, trainer.directory)
     begin_session(trainer, configuration)
     trainer.saving.writer.bundled_files = bundled_files(trainer.directory, configuration)
 
@@ -397,7 +397,7 @@ def _log_loading(trainer: Trainer) -> None:
         makers = {0: "this process makes them", 1: "1 process makes them"}.get(number, f"{number} processes make them")
         log.info(
             "an example takes %s to make; %s (training.performance.num_workers), with %d cores",
-            *(cost, makers, cores_of_a_process()),
+            *(cost, makers, count_own_cores()),
         )
 
 

@@ -115,7 +115,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
     """
     usable = select_usable(corpora)
     audio = [one for one in usable if not one.is_text]
-    kind = _kind_of_audio(audio) if audio else recognize_texts(usable[0].options["corpus"])
+    kind = _detect_audio_kind(audio) if audio else recognize_texts(usable[0].options["corpus"])
     # An installed task may be for the same data as one of Vaak's, which comes first.
     names = sorted(list_tasks(), key=lambda name: name not in built_in())
     task = next((name for name in names if (need := TASKS[name].starter_data) and need.usual_for == kind), None)
@@ -131,7 +131,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
     return task
 
 
-def _kind_of_audio(corpora: Sequence[CorpusSurvey]) -> str:
+def _detect_audio_kind(corpora: Sequence[CorpusSurvey]) -> str:
     """Return the kind of recordings, as ``StarterData.usual_for`` names it."""
     amounts = add_up_amounts(corpora)
     if not amounts.has_texts:

@@ -44,7 +44,7 @@ from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.records import LogAudit, check_log
 from vaak.runs.audit.sessions import check_sessions
 from vaak.runs.folder.directory import holds_a_run, read_status
-from vaak.runs.folder.sessions import configuration_of_step
+from vaak.runs.folder.sessions import find_step_configuration
 from vaak.runs.folder.user_code import OF_THE_LOOP, require_secrets, require_trust
 from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import (
@@ -188,7 +188,7 @@ def _compute_again(
     groups: defaultdict[tuple[str, Path], list[int]] = defaultdict(list)
     for step in sorted({*chosen, *saved, *evaluations, *records.doubtful_steps}):
         before = max((path.name for path in sound if path.name < step_folder(step)), default="")
-        groups[before, configuration_of_step(directory, step)].append(step)
+        groups[before, find_step_configuration(directory, step)].append(step)
     for own in groups.values():
         last = max(own)
         with _reported(found, f"steps up to {last}"), limit_time(found.longest_seconds) as restart:
@@ -425,7 +425,7 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
     """Evaluate a checkpoint again as training did, and compare every metric with what was logged of it."""
     step = parse_step(checkpoint)
     assert step is not None
-    loaded = load([configuration_of_step(found.directory, step)], trust_code=trust_code)
+    loaded = load([find_step_configuration(found.directory, step)], trust_code=trust_code)
     require_trust(loaded)
     require_secrets(loaded, but=OF_THE_LOOP)
     before = _find_evaluation(found.directory, step)

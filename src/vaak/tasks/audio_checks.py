@@ -44,7 +44,7 @@ def unread_feature_findings(audio: AudioConfig) -> Iterator[CheckFinding]:
 def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) -> Iterator[CheckFinding]:
     """Options of datasets that aren't read; ``reads_times`` says whether the task learns when someone speaks."""
     for number, dataset in enumerate(datasets):
-        unread = _unread_of_splits(dataset)
+        unread = _find_unread_split_options(dataset)
         if not reads_times:
             unread["find_speech"] = "the task doesn't learn when someone speaks"
             if dataset.conversations is not None:
@@ -61,7 +61,7 @@ def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) ->
                 yield no_effect(f"datasets.{number}.{name}", reason)
 
 
-def _unread_of_splits(dataset: DatasetConfig) -> dict[str, str]:
+def _find_unread_split_options(dataset: DatasetConfig) -> dict[str, str]:
     """The options by which train would be split, where it isn't, or by others; with the reason."""
     if dataset.valid and dataset.test:
         of_a_split = ("split_by", "train_fraction", "valid_fraction", "valid_examples", "test_examples")

@@ -29,7 +29,7 @@ from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
 from vaak.engine.checkpoint.dcp import write_dcp
 from vaak.engine.snapshot import model_tensors
-from vaak.nn.config import own_networks
+from vaak.nn.config import find_own_networks
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.lora import write_own_adapter
 from vaak.nn.losses import Loss, make_loss
@@ -74,7 +74,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     def prepare(self) -> None:
         # A mistake in it shows now, and not after hours of preparation.
         self.make_main_loss()
-        if own_networks(self.experiment.model):  # and one in them
+        if find_own_networks(self.experiment.model):  # and one in them
             with torch.random.fork_rng(devices=[]):
                 self.meta_model()
         prepare_for_run(self.recipe(), self.directory, self.experiment.data.cache_dir)

@@ -179,7 +179,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
             yield from cut_findings(store, self.audio)
 
 
-def results_of_files(found: Iterable[tuple[Path, Any]]) -> Iterator[Any]:
+def collect_results(found: Iterable[tuple[Path, Any]]) -> Iterator[Any]:
     """The result of each file (``predict_files`` of a task). Raises the UserError of one that can't be read."""
     for _, one in found:
         if isinstance(one, UserError):
@@ -253,7 +253,7 @@ def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:
                 log.log(level, "%s: %s are in train, too, such as %s", corpus.dataset.name, numbers, example)
 
 
-def contents_of_corpora(corpora: Iterable[AudioCorpus], split: str) -> list[SplitContents]:
+def collect_contents(corpora: Iterable[AudioCorpus], split: str) -> list[SplitContents]:
     """Return the items that each corpus left out of a read split; used recordings are counted elsewhere."""
     return [replace(corpus.statistics[split].contents(), number=0) for corpus in corpora if split in corpus.statistics]
 

@@ -35,7 +35,7 @@ from vaak.nn.config import HifiGanConfig
 from vaak.nn.speech.hifigan import HifiGan
 from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import InverseSTFT, Vocos
-from vaak.runs.folder.directory import places_of_another
+from vaak.runs.folder.directory import list_candidate_places
 from vaak.runs.open_run import open_run
 from vaak.runs.use import Use
 from vaak.tasks.fetching import fetch_model
@@ -89,7 +89,7 @@ def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.de
     It is published, or a run of a task that declares this use and has ``vocoder(model)``. Raises UserError where it is
     neither, where it is for other spectrograms, and where the folder doesn't exist.
     """
-    places = places_of_another(Path(name).expanduser(), directory)
+    places = list_candidate_places(Path(name).expanduser(), directory)
     run = next((place for place in places if place.exists()), None)
     if run is None or is_published(run):
         if run is None and not is_hub_name(name):

@@ -150,9 +150,9 @@ def _leaves(way: str, value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, A
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parts of an object, by name."""
     if isinstance(value, nn.Module):
-        yield from _parts_of_module(value)
+        yield from _list_module_parts(value)
     elif isinstance(value, Optimizer):
-        yield from _parts_of_optimizer(value)
+        yield from _list_optimizer_parts(value)
     elif isinstance(value, Mapping):
         yield from ((str(name), part) for name, part in value.items() if not isinstance(name, Tensor))
     elif isinstance(value, list | tuple | set | frozenset):
@@ -161,7 +161,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from vars(value).items()
 
 
-def _parts_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _list_module_parts(module: nn.Module) -> Iterator[tuple[str, Any]]:
     yield from itertools.chain(module.named_parameters(), module.named_buffers())
     for name, part in module.named_modules():
         for attribute, value in vars(part).items():
@@ -169,7 +169,7 @@ def _parts_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{name}.{attribute}".lstrip("."), value
 
 
-def _parts_of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
+def _list_optimizer_parts(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     for number, group in enumerate(optimizer.param_groups):
         options = {name: option for name, option in group.items() if name not in ("params", "lr")}
         yield f"group {number}", options

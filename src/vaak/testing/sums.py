@@ -27,7 +27,7 @@ from vaak.testing.case import (
     require,
     require_close,
 )
-from vaak.testing.learning import of_one_part
+from vaak.testing.learning import keep_one_part
 
 SUM_TOLERANCE = 1e-9
 MULTIPLE = 11
@@ -79,7 +79,7 @@ def check_accumulation(case: Case) -> None:
         witness = Witness(stop_at=1)
         options = {"batch_size": size, "gradient_accumulation_steps": number, **UNREHEARSED}
         with folder() as directory:
-            trainer = case.trainer(directory, witness, task=exact(of_one_part(case.make_task())), **options)
+            trainer = case.trainer(directory, witness, task=exact(keep_one_part(case.make_task())), **options)
             witness.watch_gradients(trainer)
             trainer.fit()
         found = {f"count of {unit}": torch.tensor(count) for unit, count in witness.counts[1].items()}

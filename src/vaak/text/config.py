@@ -110,7 +110,7 @@ NO_CLASSES = {"stratified": "texts have no classes to keep in proportion; expect
 """Batching that texts can't have, with the reason."""
 
 
-def losses_of_tokens(experiment: Any) -> tuple[str, ...]:
+def list_token_losses(experiment: Any) -> tuple[str, ...]:
     """The main losses that fit the choice of one token among many."""
     return ("cross_entropy", "focal")
 

@@ -141,7 +141,7 @@ def test_a_slow_dataset_gives_the_verdict_that_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "vaak")
-    monkeypatch.setattr("vaak.callbacks.profiler.cores_of_a_process", lambda: 8)
+    monkeypatch.setattr("vaak.callbacks.profiler.count_own_cores", lambda: 8)
     timed_run(tmp_path, monkeypatch, InterbatchProfiler(every=4, warm_up=1), example_seconds=4.0)
     stored = read_json(tmp_path / "profile.json")
     microbatches, steps = 17, 7  # without those of the first step
@@ -282,7 +282,7 @@ def test_waiting_for_data_is_said_once_without_profiling(
     warnings: int,
 ):
     """An example of 0.05 s takes 3 % of the time, one of 0.25 s 13 %."""
-    monkeypatch.setattr("vaak.callbacks.profiler.cores_of_a_process", lambda: 8)
+    monkeypatch.setattr("vaak.callbacks.profiler.count_own_cores", lambda: 8)
     assert timed_run(tmp_path, monkeypatch, WaitingForDataCallback(every=2), example_seconds) == []
     said = [record.message for record in caplog.records if "waiting for data" in record.message]
     assert len(said) == warnings

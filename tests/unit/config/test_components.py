@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vaak.config.components import CALLBACKS, LOSSES, resolve_class, seen_from, source_file, what_is_missing
+from vaak.config.components import CALLBACKS, LOSSES, explain_missing, resolve_class, seen_from, source_file
 from vaak.config.load import load
 from vaak.config.tasks import TASKS, load_name
 from vaak.core.errors import UserError
@@ -57,7 +57,7 @@ def test_a_traceback_that_another_thread_formats_meanwhile_disturbs_nothing(fold
         other.start()
         for number in range(50):
             Path("long.py").write_text(f"one = {number}\n" + "".join(f"class A{n}: x = [{n}]\n" for n in range(100)))
-            assert what_is_missing("./long.py:A99", folder) is None
+            assert explain_missing("./long.py:A99", folder) is None
     finally:
         ended.set()
         gc.callbacks.remove(let_others_run)
@@ -94,7 +94,7 @@ def test_what_is_no_class(folder, reference, expected):
 
 def test_a_broken_file_is_named_with_its_line(folder):
     (folder / "bad.py").write_text("def (\n")
-    assert "bad.py is not valid Python" in str(what_is_missing("./bad.py:X", folder))
+    assert "bad.py is not valid Python" in str(explain_missing("./bad.py:X", folder))
 
 
 def test_loading_a_configuration_runs_no_code_of_the_user(folder):

@@ -25,7 +25,7 @@ from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.storage.files import compute_fingerprint
 from vaak.core.storage.lock import locked
-from vaak.pipeline.execution import collect_dependencies, status_of_stage
+from vaak.pipeline.execution import collect_dependencies, get_stage_status
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.stage import Stage, StageWork
 from vaak.runs.distillation import Stored
@@ -218,7 +218,7 @@ def test_stages(tmp_path: Path) -> None:
     stage = Stage("first", make_nothing, about="nothing", options=("power",), outputs=("out.txt",))
     parts = collect_dependencies(stage, Options(), {})
     begun = '{\n  "parts": {"options": {"power": %d}, "reads": {}, "sources": null, "code": %s}\n}\n'
-    status: Callable[[], Any] = partial(status_of_stage, stage, tmp_path, parts)
+    status: Callable[[], Any] = partial(get_stage_status, stage, tmp_path, parts)
     write(tmp_path, begun__json=begun % (2, json.dumps(parts["code"])))
     assert status().verdict == "continues"
     digest = "98ea6e4f216f2fb4b69fff9b3a44842c38686ca685f3f55dc48c5d3fb1107be4"  # of "hi\n"

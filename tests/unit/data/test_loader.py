@@ -128,7 +128,7 @@ def test_evaluation_sees_every_example_once(world_size: int):
 
 @pytest.mark.parametrize(("given", "useful", "cores", "expected"), [(None, 4, 2, 1), (None, 4, 16, 4), (None, 4, 1, 0)])
 def test_workers_that_are_left_open_follow_from_cores_and_task(given, useful, cores, expected, monkeypatch):
-    monkeypatch.setattr(loader, "cores_of_a_process", lambda: cores)
+    monkeypatch.setattr(loader, "count_own_cores", lambda: cores)
     dataset = ToyDataset(10)
     dataset.useful_workers = useful
     assert loader.num_workers(PerformanceConfig(num_workers=given), dataset) == expected

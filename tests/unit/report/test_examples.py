@@ -20,7 +20,7 @@ from vaak.report.comparison import comparison_page, find_best
 from vaak.report.examples import aligned_texts, chances, intervals, wilson
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
-from vaak.report.run_facts import read_facts, rows_of_tokens
+from vaak.report.run_facts import read_facts, tabulate_tokens
 from vaak.scoring.word_errors import rate_with_interval
 
 WAV = b"RIFF" + bytes(40)
@@ -136,7 +136,7 @@ def test_a_table_of_tokens_has_no_empty_columns(tmp_path: Path):
     about = {"format": "vaak tokens 1", "tokens": 1200, "documents": 10, "reproduced": 10}
     (store / "store.json").write_text(json.dumps(about))
     (tmp_path / "prepared" / "prepared.json").write_text(json.dumps({"statistics": {"train": {"pairs": 10}}}))
-    assert rows_of_tokens(tmp_path) == [
+    assert tabulate_tokens(tmp_path) == [
         ("texts", "tokens", "reproduced exactly"),
         ("train source", "1,200", "100.0 %"),
     ]

@@ -292,7 +292,7 @@ def installed_sorter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def _forget_what_is_installed() -> None:
     vaak_tasks._CACHED_SPECS.pop("sorter", None)
-    for cached in (vaak_tasks.why_unusable, vaak_tasks.usable):
+    for cached in (vaak_tasks.explain_unusable, vaak_tasks.usable):
         cached.cache_clear()
 
 

@@ -30,11 +30,11 @@ from vaak.audio.audio_file import (
     AUDIO_ENDINGS,
     NOT_READ,
     audio_in_folder,
+    explain_unread,
     in_words,
     is_audio,
     not_read,
     read_header,
-    why_not,
 )
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader, list_entries, named_file, resolve_path
@@ -60,10 +60,10 @@ from vaak.audio.formats.alignments import (
     ALIGNMENT_ENDINGS,
     Interval,
     LeftOutLabels,
-    alignments_of_ctm,
     checked,
-    kind_of_tier,
+    get_tier_unit,
     read_alignment,
+    read_ctm_alignments,
     read_textgrid,
 )
 from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_uem
@@ -130,7 +130,7 @@ class FolderReader(CorpusReader):
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
             names[name] = path
             yield attempted(name, partial(_reading, name, path, annotations, self.without_labels))
-        for path, reason in why_not(found.not_read).items():
+        for path, reason in explain_unread(found.not_read).items():
             yield ReadRecording(path.name, None, (reason,))
         # Only annotations that were given: those found near the audio may describe other recordings too.
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
@@ -265,7 +265,7 @@ class Annotations:
                     problem=getattr(one, "problem", ""),
                 )
                 for tier, intervals in tiers.items()
-                if kind_of_tier(tier) is None
+                if get_tier_unit(tier) is None
                 for one in intervals
                 if one.text
             ]
@@ -294,7 +294,7 @@ class Annotations:
         words, remarks = usable_labels(words, [(word, "") for word in words], math.inf, name)
         found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
         for tier, intervals in tiers.items():
-            kind = kind_of_tier(tier)
+            kind = get_tier_unit(tier)
             if kind is not None:
                 speaker = tier.rpartition(" - ")[0] or None
                 said = [one for one in intervals if one.text]
@@ -323,8 +323,8 @@ def _utterance(tiers: dict[str, list[Interval]], name: str) -> tuple[list[Labell
 
     None if nothing is aligned, or several speak.
     """
-    own = {str(kind_of_tier(tier)): intervals for tier, intervals in tiers.items() if kind_of_tier(tier) is not None}
-    speakers = {tier.rpartition(" - ")[0] for tier in tiers if kind_of_tier(tier) is not None}
+    own = {str(get_tier_unit(tier)): intervals for tier, intervals in tiers.items() if get_tier_unit(tier) is not None}
+    speakers = {tier.rpartition(" - ")[0] for tier in tiers if get_tier_unit(tier) is not None}
     # An aligner's grid covers the whole recording, so its last end is the utterance's.
     end = max((interval.end for intervals in own.values() for interval in intervals), default=0.0)
     if len(speakers) != 1 or not end:
@@ -411,7 +411,7 @@ class AlignmentFolder:
         self._paths: dict[str, Path] = {}
         self._words: dict[str, tuple[Alignment, LeftOutLabels]] = {}
         for path in self.files:
-            words = alignments_of_ctm(path) if path.suffix.lower() == ".ctm" else {}
+            words = read_ctm_alignments(path) if path.suffix.lower() == ".ctm" else {}
             for name in words or (path.stem,):
                 if name in self._paths:
                     raise DataError(f"{path}: {name} is also in {self._paths[name]}; keep one of them")

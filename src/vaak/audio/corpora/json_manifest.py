@@ -60,7 +60,7 @@ from vaak.audio.cuts.recordings import (
     within,
 )
 from vaak.audio.embedded import Part
-from vaak.audio.formats.alignments import LeftOutLabels, alignment_of_json, read_alignment
+from vaak.audio.formats.alignments import LeftOutLabels, parse_alignment, read_alignment
 from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
@@ -348,7 +348,7 @@ def _alignment(
     if not given:
         return None
     if given == ["alignment"] and not isinstance(entry["alignment"], str):
-        return alignment_of_json(entry["alignment"], where, left_out)
+        return parse_alignment(entry["alignment"], where, left_out)
     if cut.start > 0:
         raise DataError(
             f"{where}: times of {given[0]} start at the beginning of the file, so offset can't be used; give them as a "

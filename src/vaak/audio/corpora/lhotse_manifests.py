@@ -391,7 +391,7 @@ def _take_unread_labels(part: dict[str, Any], where: str) -> LeftOutLabels:
     kept, lost = [], LeftOutLabels()
     for number, one in enumerate(labels, 1):
         place = f"{where}, supervision {one.get('id', number) if isinstance(one, dict) else number}"
-        if why := _why_unread(one):
+        if why := _explain_bad_times(one):
             lost.append((place, why))
         else:
             kept.append(one)
@@ -404,7 +404,7 @@ def _is_unread(label: dict[str, Any], where: str, unread: dict[str, LeftOutLabel
     """Whether a supervision's times can't be read: then it goes to ``unread``, by recording, as words without times."""
     lost = unread.setdefault(str(label.get("recording_id")), [])
     lost += _take_unread_words(label, where)
-    if why := _why_unread(label):
+    if why := _explain_bad_times(label):
         lost.append((where, why))
     return bool(why)
 
@@ -425,7 +425,7 @@ def _is_timed(item: Any) -> bool:
     return isinstance(item, list) and len(item) > 2 and all(seconds_in(one) is not None for one in item[1:3])
 
 
-def _why_unread(label: Any) -> str:
+def _explain_bad_times(label: Any) -> str:
     """Why the times of a supervision can't be read; empty if they can."""
     if not isinstance(label, dict):
         return f"a supervision is an object, not a {type(label).__name__}"

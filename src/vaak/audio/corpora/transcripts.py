@@ -138,7 +138,7 @@ class TranscriptsReader(LayoutReader):
         if "train" not in named or len(named) == 1:
             return {}
         of_lists = {
-            path: _texts_of_lists(*_split_files(path, self.root), self.dialect)
+            path: _read_lists(*_split_files(path, self.root), self.dialect)
             for paths in named.values()
             for path in paths
         }
@@ -231,7 +231,7 @@ def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Itera
     audio = [one for one in files if one.ending in AUDIO_ENDINGS]
     own, used = _texts_by_name(audio, files), set[File]()
     # Lists are only considered if no recording has a text file: a README could look like a list.
-    listed = {} if own else _texts_of_lists(audio, files, given)
+    listed = {} if own else _read_lists(audio, files, given)
     speakers = _find_speakers(audio)
     # VCTK has each utterance by two microphones; the second is used only where the first is missing.
     first = {(one.name.parent, one.key) for one in audio if not one.name.stem.lower().endswith("mic2")}
@@ -313,9 +313,7 @@ def _texts_by_name(audio: list[File], files: list[File]) -> dict[File, File]:
     return found
 
 
-def _texts_of_lists(
-    audio: list[File], files: list[File], given: GivenDialect
-) -> dict[File, dict[str, str] | DataError]:
+def _read_lists(audio: list[File], files: list[File], given: GivenDialect) -> dict[File, dict[str, str] | DataError]:
     """The texts of recordings by lists without headers: lines that begin with a recording's name; or their problem."""
     names = dict[str, File | None]()
     for one in audio:

@@ -219,7 +219,7 @@ ROUNDING_SECONDS = 2e-3
 ALIGNMENT_ENDINGS = (".textgrid", ".ctm", ".json")
 
 
-def kind_of_tier(name: str) -> str | None:
+def get_tier_unit(name: str) -> str | None:
     """Return the unit that a tier of this name aligns; None for a tier that is a speaker."""
     return ALIGNMENT_TIERS.get(name.rpartition(" - ")[2].lower())
 
@@ -238,7 +238,7 @@ def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLa
     if ending == ".textgrid":
         return _read_alignment_textgrid(path, left_out)
     if ending == ".ctm":
-        found = _words_of_ctm(path, keep_bad=left_out is not None)
+        found = _read_ctm_words(path, keep_bad=left_out is not None)
         # With a single recording in the CTM, its name needn't match.
         name = recording if recording in found else next(iter(found)) if len(found) == 1 else None
         if name is None:
@@ -246,22 +246,22 @@ def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLa
         return checked({"word": found[name]}, str(path), left_out)
     if ending == ".json":
         try:
-            return alignment_of_json(json.loads(read_content(path)), str(path), left_out)
+            return parse_alignment(json.loads(read_content(path)), str(path), left_out)
         except ValueError as error:
             raise DataError(f"{path}: this is not JSON: {error}") from error
     raise DataError(f"{path}: expected an alignment in a file that ends with {', '.join(ALIGNMENT_ENDINGS)}")
 
 
-def alignments_of_ctm(path: Path) -> dict[str, tuple[Alignment, LeftOutLabels]]:
+def read_ctm_alignments(path: Path) -> dict[str, tuple[Alignment, LeftOutLabels]]:
     """The words of each recording of a CTM, and those that can't be used. Raises DataError."""
     found: dict[str, tuple[Alignment, LeftOutLabels]] = {}
-    for name, words in _words_of_ctm(path, keep_bad=True).items():
+    for name, words in _read_ctm_words(path, keep_bad=True).items():
         left_out: LeftOutLabels = []
         found[name] = checked({"word": words}, str(path), left_out), left_out
     return found
 
 
-def _words_of_ctm(path: Path, keep_bad: bool) -> dict[str, list[Interval]]:
+def _read_ctm_words(path: Path, keep_bad: bool) -> dict[str, list[Interval]]:
     recordings: dict[str, list[Interval]] = {}
     for name, words in read_ctm(path, keep_bad=keep_bad).items():
         recordings[name] = []
@@ -272,7 +272,7 @@ def _words_of_ctm(path: Path, keep_bad: bool) -> dict[str, list[Interval]]:
     return recordings
 
 
-def alignment_of_json(value: Any, where: str, left_out: LeftOutLabels | None = None) -> Alignment:
+def parse_alignment(value: Any, where: str, left_out: LeftOutLabels | None = None) -> Alignment:
     """The alignment that JSON describes. Raises DataError, beginning with ``where``, for anything else.
 
     Where ``left_out`` is given, words and phones without times that can be used go there.
@@ -309,7 +309,7 @@ def _read_alignment_textgrid(path: Path, left_out: LeftOutLabels | None) -> Alig
     tiers = read_textgrid(path, keep_empty=True, keep_bad=left_out is not None)
     found: dict[str, list[Interval]] = {}
     for name, intervals in tiers.items():
-        kind = kind_of_tier(name)
+        kind = get_tier_unit(name)
         if kind in found:
             raise DataError(f"{path}: there are several tiers of {kind}s; an utterance has one")
         if kind is not None:

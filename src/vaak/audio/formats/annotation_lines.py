@@ -223,7 +223,7 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
         return known(folder)
     # Links to folders, which ``rglob`` doesn't follow, are kept in the list so that they are reported.
     files = sorted(one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir())
-    left_out = {file: why for file in files if (why := _why_left_out(file, folder, readers))}
+    left_out = {file: why for file in files if (why := _explain_left_out(file, folder, readers))}
     _require_no_other_copy(files, readers)
     found: dict[str, Annotations] = {}
     origin: dict[str, Path] = {}
@@ -249,7 +249,7 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
     return found
 
 
-def _why_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
+def _explain_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
     """Why a file of a folder isn't read; empty if it is."""
     if any(part.startswith(".") for part in file.relative_to(folder).parts):
         # ._call.rttm of a Mac's disk.

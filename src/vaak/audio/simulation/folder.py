@@ -31,7 +31,7 @@ from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import (
     compute_fingerprint,
-    new_folders,
+    list_missing_folders,
     remove_empty,
     remove_temporary,
     sync_file,
@@ -104,7 +104,7 @@ def require_room(folder: Path) -> None:
 
     Better before the speech is read, or synthesised, than after it. A folder that wasn't there still isn't.
     """
-    new = new_folders(folder)
+    new = list_missing_folders(folder)
     try:
         with _lock_folder(folder):
             pass

@@ -36,7 +36,7 @@ def tune(
 
     Example: vaak tune runs/diarizer
     """
-    from vaak.runs.evaluate import contents_of_splits
+    from vaak.runs.evaluate import collect_split_contents
     from vaak.runs.open_run import write_tuned
 
     files, overrides = files_and_overrides(arguments or [])
@@ -44,7 +44,7 @@ def tune(
         data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
         opened = chosen.open_for("tune", overrides, files=[Path(file) for file in files], **data)
         found: TunedOptions = opened.task.tune(opened.model, split)
-        data_read = contents_of_splits(opened.task, [split])
+        data_read = collect_split_contents(opened.task, [split])
     *groups, section = found.section.split(".")
     kept: dict[str, Any] = {section: dict(found.options)}
     for group in reversed(groups):

@@ -235,14 +235,14 @@ def schema_at(root: Schema, path: Sequence[str | int]) -> Schema | None:
     for key in path:
         if schema is None:
             return None
-        schema = _schema_of_key(schema, key, root)
+        schema = _get_key_schema(schema, key, root)
     return schema
 
 
-def _schema_of_key(schema: Schema, key: str | int, root: Schema) -> Schema | None:
+def _get_key_schema(schema: Schema, key: str | int, root: Schema) -> Schema | None:
     schema = resolved(schema, root)
     for option in schema.get("anyOf", ()):
-        if (found := _schema_of_key(option, key, root)) is not None:
+        if (found := _get_key_schema(option, key, root)) is not None:
             return found
     if isinstance(key, int):
         fixed = schema.get("prefixItems", [])

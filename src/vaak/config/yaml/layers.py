@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from vaak.config.trust import judge_file, judge_run, run_of_configuration
+from vaak.config.trust import find_owning_run, judge_file, judge_run
 from vaak.config.yaml.fields import (
     SectionType,
     applies,
@@ -155,7 +155,7 @@ def get_folder(place: YamlPlace | None) -> Path:
     """The folder that relative names at this place refer to: the file's, or the current one."""
     if place is None or place == COMMAND_LINE:
         return Path()
-    return run_of_configuration(Path(place.file)) or Path(place.file).parent
+    return find_owning_run(Path(place.file)) or Path(place.file).parent
 
 
 class Merger:

@@ -29,13 +29,13 @@ class NamedCode(NamedTuple):
 def code_named_in(values: Mapping[str, Any], tree: PlacedDict, folder: Path) -> tuple[NamedCode, ...]:
     """All code that resolved values name. ``tree`` says where they were written; ``folder`` has relative files."""
     return tuple(
-        NamedCode(".".join(path), reference, _why_untrusted(tree, path, source_file(reference, folder)))
+        NamedCode(".".join(path), reference, _find_line_doubt(tree, path, source_file(reference, folder)))
         for path, reference in _references(values)
         if ":" in reference and not (path == ("task",) and is_vaaks_task(reference))
     )
 
 
-def why_untrusted(place: YamlPlace | None, code: Path | None) -> Doubt | None:
+def find_doubt(place: YamlPlace | None, code: Path | None) -> Doubt | None:
     """Return why code in a file or a package (None), named on this line, isn't the user's own; None if it is."""
     if place is None or place == COMMAND_LINE or not Path(place.file).is_file():
         # It comes from the command line, or from the program.
@@ -43,14 +43,14 @@ def why_untrusted(place: YamlPlace | None, code: Path | None) -> Doubt | None:
     return judge_code(place.doubt, code)
 
 
-def _why_untrusted(tree: PlacedDict, path: Sequence[str], code: Path | None) -> Doubt | None:
+def _find_line_doubt(tree: PlacedDict, path: Sequence[str], code: Path | None) -> Doubt | None:
     """Return why a value's line isn't trusted; for a value moved since it was read, any doubt about its section."""
     if find(tree, path) is None:
         known = [part for part in (find(tree, path[:length]) for length in range(len(path), 0, -1)) if part is not None]
         lines = [one.place for one in (known[0], *(one for _, one in walk(known[0].value)))] if known else []
         if doubtful := next((place for place in lines if place is not None and place.doubt is not None), None):
-            return why_untrusted(doubtful, code)
-    return why_untrusted(find_place(tree, path), code)
+            return find_doubt(doubtful, code)
+    return find_doubt(find_place(tree, path), code)
 
 
 def code_in_options(values: Any) -> set[str]:

@@ -357,7 +357,7 @@ def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[Non
 
     Files of the names in ``but`` go with it.
     """
-    new = new_folders(folder)
+    new = list_missing_folders(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -366,7 +366,7 @@ def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[Non
         raise
 
 
-def new_folders(folder: Path) -> list[Path]:
+def list_missing_folders(folder: Path) -> list[Path]:
     """A folder and those above it that aren't there yet, the lowest first."""
     try:
         return [one for one in (folder, *folder.parents) if not one.exists()]

@@ -53,7 +53,7 @@ def symbol_means(values: Tensor, durations: Tensor, counted: Tensor) -> Tensor:
     >>> symbol_means(values, torch.tensor([[2, 0, 2]]), values > 0)
     tensor([[3., 0., 5.]])
     """
-    return _means(values, F.one_hot(symbol_of_frame(durations, values.shape[1]), durations.shape[1]), counted)
+    return _means(values, F.one_hot(number_symbols(durations, values.shape[1]), durations.shape[1]), counted)
 
 
 def _means(values: Tensor, belongs: Tensor, counted: Tensor) -> Tensor:
@@ -106,10 +106,10 @@ class VarianceAdaptor(nn.Module):
         ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced; they
         are real where ``frame_mask`` is True. ``durations`` are ``(batch, symbol)``. A symbol without frames has no
         pitch, and a mean energy. Values that aren't predicted are 0. ``symbols`` are those of frames
-        (``symbol_of_frame``), where they are known.
+        (``number_symbols``), where they are known.
         """
         energy, f0 = exact(frames).unbind(-1)
-        symbols = symbol_of_frame(durations, frames.shape[1]) if symbols is None else symbols
+        symbols = number_symbols(durations, frames.shape[1]) if symbols is None else symbols
         belongs, nothing = F.one_hot(symbols, durations.shape[1]), energy.new_zeros(durations.shape)
         if self.pitch is None:
             pitch, voiced = nothing, nothing > 0
@@ -167,12 +167,12 @@ class VarianceAdaptor(nn.Module):
         return (prosody.pitch * self.pitch.scale[1] + self.pitch.scale[0]).exp2().masked_fill(~prosody.voiced, 0.0)
 
 
-def symbol_of_frame(durations: Tensor, num_frames: int) -> Tensor:
+def number_symbols(durations: Tensor, num_frames: int) -> Tensor:
     """Which symbol each frame belongs to, ``(batch, num_frames)``, from ``durations`` ``(batch, symbol)``.
 
     Frames after the last get the last symbol.
 
-    >>> symbol_of_frame(torch.tensor([[2, 0, 1]]), 4)
+    >>> number_symbols(torch.tensor([[2, 0, 1]]), 4)
     tensor([[0, 0, 2, 2]])
     """
     ends = durations.cumsum(1)
@@ -195,7 +195,7 @@ def regulate(
     """
     if num_frames is None:
         num_frames = int(durations.sum(1).max())
-    symbols = symbol_of_frame(durations, num_frames) if symbols is None else symbols
+    symbols = number_symbols(durations, num_frames) if symbols is None else symbols
     mask = length_mask(durations.sum(1), num_frames) if mask is None else mask
     return masked(x.gather(1, symbols[..., None].expand(-1, -1, x.shape[2])), mask)
 

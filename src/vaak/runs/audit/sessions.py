@@ -20,7 +20,7 @@ from vaak.engine.checkpoint.files import read_state
 from vaak.engine.checkpoint.names import about_checkpoint, listed_files, parse_step, step_folder
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.folder.directory import read_identity
-from vaak.runs.folder.sessions import SESSIONS, configuration_of_session, sessions_of_run
+from vaak.runs.folder.sessions import SESSIONS, find_session_configuration, list_run_sessions
 
 IN_CONDITIONS = ("vaak", "python", "device", "world_size")
 """Keys of a session's environment that its conditions have, too, under the same name."""
@@ -44,8 +44,8 @@ class Span:
 
 def list_spans(directory: Path) -> list[Span]:
     """The sessions that lead to a run's newest state, oldest first; one from step 1 on where none was recorded."""
-    sessions = sessions_of_run(directory)
-    files = [configuration_of_session(directory, one["number"]) for one in sessions] or [directory / "config.yml"]
+    sessions = list_run_sessions(directory)
+    files = [find_session_configuration(directory, one["number"]) for one in sessions] or [directory / "config.yml"]
     firsts = [one["first_step"] for one in sessions] or [1]
     lasts = [first - 1 for first in firsts[1:]] + [float("inf")]
     return [Span(first, last, _read(file)) for first, last, file in zip(firsts, lasts, files, strict=True)]
@@ -73,13 +73,13 @@ def check_sessions(found: Inventory) -> None:
     found.compare(directory / SESSIONS, *_misnumbered(sessions))
     known = {one["number"]: one for one in sessions if type(one.get("number")) is int}
     for number in known:
-        if not configuration_of_session(directory, number).exists():
+        if not find_session_configuration(directory, number).exists():
             found.compare(
                 directory / SESSIONS, f"sessions/{number:04d}.yml, the configuration of a session, is missing"
             )
     vouched = _check_against_checkpoints(found, known)
     for number, session in known.items():
-        file = configuration_of_session(directory, number)
+        file = find_session_configuration(directory, number)
         if number not in vouched and file.exists():
             found.leave_out(f"sessions/{file.name} and its line in {SESSIONS} (no checkpoint of that session)", file)
         found.compare(directory / SESSIONS, *_contradictions(session))
@@ -129,7 +129,7 @@ def _check_against_checkpoints(found: Inventory, known: Mapping[int, dict[str, A
             )
             continue
         vouched.add(number)
-        file = configuration_of_session(found.directory, number)
+        file = find_session_configuration(found.directory, number)
         if session.get("first_step", 0) > step:
             found.compare(found.directory / SESSIONS, f"{SESSIONS}: session {number} began after its {checkpoint.name}")
         conditions = read_state(checkpoint).get("conditions")
@@ -195,7 +195,7 @@ def _check_newest(found: Inventory, known: Mapping[int, dict[str, Any]]) -> None
     directory, newest = found.directory, max(known, default=0)
     if not newest:
         return
-    file, current = configuration_of_session(directory, newest), directory / "config.yml"
+    file, current = find_session_configuration(directory, newest), directory / "config.yml"
     if file.exists() and hash_file(file) == hash_file(current):
         found.compare(current)
     elif "parent" in read_identity(directory) and _read(file).get("run_dir") != _read(current).get("run_dir"):

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vaak.config.trust import CODE, run_of_configuration
+from vaak.config.trust import CODE, find_owning_run
 from vaak.config.yaml.text import read_yaml
 from vaak.core.artifact import LOCK, only_writer
 from vaak.core.errors import UserError
@@ -184,7 +184,7 @@ def require_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
             "or give another name= or run_dir="
         )
     config = path / "config.yml"
-    if config.exists() and run_of_configuration(config) is None and not holds_a_run(path):
+    if config.exists() and find_owning_run(config) is None and not holds_a_run(path):
         raise UserError(
             f"{config} is not a run's configuration, and training in {path} would replace it: give another run_dir="
         )
@@ -368,11 +368,11 @@ def _identity(path: Path) -> dict[str, Any]:
     """The identity of the run in a directory: another than its file says, if it is a copy."""
     said, here = _read(path / RUN), str(path.resolve())
     if said is None or (_is_at_home(said) and not Path(said["directory"]).samefile(path)):
-        return new_identity(here)
+        return make_run_identity(here)
     return said | {"directory": here, "format": RUN_FORMAT}
 
 
-def new_identity(directory: str) -> dict[str, Any]:
+def make_run_identity(directory: str) -> dict[str, Any]:
     """Return the identity of a new run."""
     made = datetime.now(UTC).isoformat(timespec="seconds")
     return {"id": uuid.uuid4().hex, "made": made, "directory": directory, "format": RUN_FORMAT}
@@ -402,7 +402,7 @@ def iterate_run_dirs(directory: Path) -> Iterator[str]:
             yield str(values["run_dir"])
 
 
-def places_of_another(path: Path, directory: Path) -> list[Path]:
+def list_candidate_places(path: Path, directory: Path) -> list[Path]:
     """Return where a run may be that another one, in ``directory``, names by ``path``, in the order to look.
 
     These are: the path from the working folder; its place relative to the run, if both moved together; and a relative

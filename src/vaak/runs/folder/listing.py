@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vaak.config.trust import CODE, run_of_configuration
+from vaak.config.trust import CODE, find_owning_run
 from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files
@@ -255,7 +255,7 @@ def never_trained(folder: Path) -> list[Path]:
 
     Raises UserError if it is a file.
     """
-    runs = (config.parent for config in configurations_below(folder) if run_of_configuration(config) is not None)
+    runs = (config.parent for config in configurations_below(folder) if find_owning_run(config) is not None)
     unlocked = (run for run in runs if not is_being_written(run) and not is_locked(run / "checkpoints" / LOCK))
     return sorted(run for run in unlocked if _has_only_what_starts_leave(run))
 

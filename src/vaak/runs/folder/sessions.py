@@ -78,25 +78,25 @@ def write_current(directory: Path, configuration: str, now: dict[str, Any]) -> N
     files.write_json(directory / "environment.json", now)
 
 
-def configuration_of_step(directory: Path, step: int) -> Path:
+def find_step_configuration(directory: Path, step: int) -> Path:
     """The configuration under which a run took a step; config.yml where no session did."""
-    for session in _sessions_of_steps(directory, step, step):
-        return configuration_of_session(directory, session["number"])
+    for session in _find_step_sessions(directory, step, step):
+        return find_session_configuration(directory, session["number"])
     return directory / "config.yml"
 
 
-def sessions_of_run(directory: Path) -> list[dict[str, Any]]:
+def list_run_sessions(directory: Path) -> list[dict[str, Any]]:
     """The sessions that lead to a run's newest state, oldest first."""
-    return _sessions_of_steps(directory, 1, AFTER_ALL_STEPS)[::-1]
+    return _find_step_sessions(directory, 1, AFTER_ALL_STEPS)[::-1]
 
 
-def conditions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any] | None]:
+def read_step_conditions(directory: Path, first: int, last: int) -> list[dict[str, Any] | None]:
     """The conditions of each session that took steps from ``first`` to ``last``; None if it didn't write them."""
-    sessions = _sessions_of_steps(directory, first, last)
+    sessions = _find_step_sessions(directory, first, last)
     return [found if isinstance(found := one.get("conditions"), dict) else None for one in sessions] or [None]
 
 
-def _sessions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any]]:
+def _find_step_sessions(directory: Path, first: int, last: int) -> list[dict[str, Any]]:
     """The sessions that took steps from ``first`` to ``last``, newest first.
 
     Of sessions that resumed at earlier checkpoints than others came to, only what leads to the newest counts.
@@ -123,7 +123,7 @@ def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
     return {
         session["number"]: session
         for session in valid
-        if configuration_of_session(directory, session["number"]).exists()
+        if find_session_configuration(directory, session["number"]).exists()
     }
 
 
@@ -133,12 +133,12 @@ def _is_session(found: dict[str, Any]) -> bool:
 
 
 def _write_configuration(directory: Path, number: int, configuration: str) -> None:
-    path = configuration_of_session(directory, number)
+    path = find_session_configuration(directory, number)
     path.parent.mkdir(exist_ok=True)
     files.write_text(path, configuration)
 
 
-def configuration_of_session(directory: Path, number: int) -> Path:
+def find_session_configuration(directory: Path, number: int) -> Path:
     """The file with the configuration of a session."""
     return directory / "sessions" / f"{number:04d}.yml"
 

@@ -80,7 +80,7 @@ def require_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> N
         )
 
 
-def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Path) -> str:
+def make_run_config(experiment: Experiment[Any, Any], folder: Path, directory: Path) -> str:
     """The YAML that repeats the run from its directory, with users' files copied to RUN/code and named there.
 
     What was copied for an earlier session of the run stays; a file that has changed since gets another name.

@@ -84,7 +84,7 @@ def coloured_words(segments: Sequence[Segment]) -> Html:
     return element("p", *parts, css="text")
 
 
-def table_of_times(rows: Iterable[tuple[float, float, str]], name: str, title: str) -> Html:
+def draw_time_table(rows: Iterable[tuple[float, float, str]], name: str, title: str) -> Html:
     """Return a table, folded up under its title: the start and the end of each, and what it is, called ``name``."""
     written = [(f"{start:.2f}", f"{end:.2f}", text) for start, end, text in rows]
     table = data_table([("from, s", "to, s", name), *written], title, folded=len(written))

@@ -110,7 +110,7 @@ def transcribe(served: Served, path: Path, with_words: bool, diarizer: Served | 
         parts = [
             drawing.plain_text(spoken.text) if turns else drawing.note("nobody speaks in it"),
             drawing.lanes([(one.start, one.end, one.speaker) for one in spoken.turns], spoken.duration),
-            *([drawing.table_of_times(turns, "turn", "Turns")] if turns else []),
+            *([drawing.draw_time_table(turns, "turn", "Turns")] if turns else []),
             *_subtitles(spoken, path),
         ]
         return Html("".join(parts)), " ".join(one.text for one in spoken.turns)
@@ -132,9 +132,9 @@ def _transcript_parts(found: Transcript, remark: str, path: Path) -> Iterator[Ht
             (word.start, word.end, f"{word.text} ({100 * value:.0f} %)")
             for word, value in zip(words, sure, strict=True)
         ]
-        yield drawing.table_of_times(rows, "word", "Words")
+        yield drawing.draw_time_table(rows, "word", "Words")
     rows = [(one.start, one.end, one.text) for one in found.segments if one.text]
-    yield drawing.table_of_times(rows, "segment", "Segments")
+    yield drawing.draw_time_table(rows, "segment", "Segments")
     yield from _subtitles(found, path)
 
 
@@ -197,7 +197,7 @@ def diarize_panel(page: Page, models: Sequence[Served]) -> None:
                 [[found]] = submit(served, predict_files_job(served, [file]))
             rows = [(one.start, one.end, one.speaker) for one in found.segments]
             parts = [drawing.lanes(rows, found.duration)]
-            parts += [drawing.table_of_times(rows, "speaker", "Who speaks when")] if rows else []
+            parts += [drawing.draw_time_table(rows, "speaker", "Who speaks when")] if rows else []
             if found.at_ceiling:
                 parts.append(drawing.note("as many speakers as the model can tell apart: there may be more"))
             yield Html("".join(parts))
@@ -262,4 +262,4 @@ def _sentence_parts(number: int, sentence: Any, frame_shift: float) -> Iterator[
         end = begin + int(frames) * frame_shift
         rows.append((begin, end, symbol))
         begin = end
-    yield drawing.table_of_times(rows, "phone", f"Phones of sentence {number}: {sentence.text}")
+    yield drawing.draw_time_table(rows, "phone", f"Phones of sentence {number}: {sentence.text}")

@@ -10,7 +10,7 @@ from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, impossible, no_effect, remark, unread_input
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
-from vaak.nn.config import own_network_findings, stack_findings
+from vaak.nn.config import check_own_networks, check_stack
 from vaak.nn.decoding.hotword_list import read_hotwords
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.asr.bases import (
@@ -140,7 +140,7 @@ def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", "Whisper has its own features")
     own = "model.architecture is whisper, which has its own network"
-    yield from own_network_findings("model.conformer", experiment.model.conformer, own)
+    yield from check_own_networks("model.conformer", experiment.model.conformer, own)
     for name in sorted(type(experiment.model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
     for name in (*ONLY_CTC_BEAM, "chunk"):
@@ -245,7 +245,7 @@ def _conformer_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         return
     yield from unread_feature_findings(audio)
     longest = experiment.data.max_duration / audio.frame_shift / model.conformer.subsampling
-    yield from stack_findings("model.conformer", model.conformer, is_encoder=True, longest=longest)
+    yield from check_stack("model.conformer", model.conformer, is_encoder=True, longest=longest)
 
 
 def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -259,7 +259,7 @@ def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", f"model.base is {model.base}, which has its own features")
-    yield from own_network_findings("model.conformer", model.conformer, f"model.base {model.base} has its own network")
+    yield from check_own_networks("model.conformer", model.conformer, f"model.base {model.base} has its own network")
     for name in sorted(type(model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
     yield from _hiding_findings(experiment)
@@ -298,7 +298,7 @@ def _decoder_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", f"{what}: the base has its own features")
-    yield from own_network_findings("model.conformer", model.conformer, f"{what}, which has its own network")
+    yield from check_own_networks("model.conformer", model.conformer, f"{what}, which has its own network")
     yield from _unread_by_decoders(experiment)
 
 

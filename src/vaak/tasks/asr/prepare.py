@@ -46,7 +46,7 @@ from vaak.tasks.speech_task import (
     PATH_OPTIONS,
     Datasets,
     PreparedAudio,
-    contents_of_corpora,
+    collect_contents,
     list_splits,
     make_corpora,
     report_shared_speakers,
@@ -244,7 +244,7 @@ def _make(
     for split, writing in writings.items():
         statistics[split] = writing.finish(vocabulary, tokens, label)
         contents = join_contents(
-            [writing.left_out.contents(statistics[split]["utterances"]), *contents_of_corpora(corpora, split)]
+            [writing.left_out.contents(statistics[split]["utterances"]), *collect_contents(corpora, split)]
         )
         statistics[split][CONTENTS] = contents.to_json()
         _report(split, statistics[split], contents)

@@ -40,7 +40,7 @@ from vaak.tasks.asr.languages import read_code
 from vaak.tasks.audio_checks import BY_LOADER, UNCAPTURED_FEATURES, settle_features
 from vaak.tasks.fetching import count_base_parameters, find_local, is_own_run, read_base_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA, ct2_format, transformers_format
-from vaak.text.config import losses_of_tokens
+from vaak.text.config import list_token_losses
 
 USUAL_CHUNK = 0.32
 """Seconds of a chunk in an export where data.decoding.chunk is null."""
@@ -108,7 +108,7 @@ def num_parameters(experiment: AsrExperiment) -> int:
     return layers + embeddings + 3 * sizes.d_model * (sizes.d_model + experiment.global_config.num_mel_bins)
 
 
-def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[float, str]]:
+def settle_by_base(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[float, str]]:
     """A base that reads less than 30 s, or a window, decides how long utterances may be."""
     base, window = get("model.base"), get("model.window")
     is_whisper = get("model.architecture") not in (CTC, DECODER)
@@ -258,7 +258,7 @@ SPEC = TaskSpec(
     aliases=ALIASES,
     metrics=metrics,
     own_metrics=METRICS,
-    losses=losses_of_tokens,
+    losses=list_token_losses,
     loss_reads_head=True,
     auxiliary_losses=(LOAD_BALANCING,),
     refused_batching={"packed": "utterances can't be put together in a row; expected fixed, bucketed or stratified"},
@@ -266,7 +266,7 @@ SPEC = TaskSpec(
     networks=list_networks,
     explain_uncaptured=explain_uncaptured,
     num_parameters=num_parameters,
-    follows=what_follows,
+    follows=settle_by_base,
     newer=newer_options,
     settles=settle_options,
     checks=checks,

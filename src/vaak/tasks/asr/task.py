@@ -32,7 +32,7 @@ from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import TOLERATED_SECONDS
 from vaak.tasks.base import refuse_other_options
-from vaak.tasks.speech_task import SpeechTask, results_of_files
+from vaak.tasks.speech_task import SpeechTask, collect_results
 
 AnyAsrDataset = TypeVar("AnyAsrDataset", bound=AsrDataset)
 NUM_SHOWN_UTTERANCES = 5
@@ -223,7 +223,7 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
     ) -> Iterator[Transcript]:
         """The transcript of each audio file. Raises UserError for one that can't be read."""
-        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+        return collect_results(self.predict_files(model, [*map(Path, inputs)], batch_size))
 
     def predict_files(
         self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None

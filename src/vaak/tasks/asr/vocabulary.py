@@ -68,7 +68,7 @@ class SpecialIds:
     """The prefix of a transcript, for a tokenizer whose words begin with a space."""
 
 
-def ids_of_size(size: int) -> SpecialIds:
+def make_unnamed_ids(size: int) -> SpecialIds:
     """Return the special tokens of a vocabulary of which only the size is known."""
     return SpecialIds((0,), 0, 0, size, ())
 

@@ -32,7 +32,7 @@ ONNX_TOLERANCE = 1e-3
 OF_HEAD = "head.safetensors"
 
 
-def why_not_hf(base: Any, pooling: str, classes: Classes) -> str:
+def explain_no_hf(base: Any, pooling: str, classes: Classes) -> str:
     """Return why transformers has no classifier of ``classes`` on a ``base`` with this ``pooling``; empty: it has one.
 
     ``base`` is the configuration of the pretrained encoder; None where a model isn't on one.
@@ -86,7 +86,7 @@ def export_peft(
     """
     adapters, names = list(iterate_adapters(classifier)), list(chain(*classes.values()))
     files: dict[str, Any] = {}
-    if why_not_hf(_get_base(classifier).config, classifier.config.pooling, classes):
+    if explain_no_hf(_get_base(classifier).config, classifier.config.pooling, classes):
         prefix, whole, kind, readme = "", {}, "FEATURE_EXTRACTION", README_OF_ENCODER
         layer = {"weight": classifier.class_weights(), "bias": classifier.head.bias}
         files[OF_HEAD] = {name: one.detach().cpu() for name, one in layer.items()}
@@ -157,7 +157,7 @@ the base as many rows first, by `base.resize_token_embeddings({size})`.
 def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: int) -> Any:
     """The equivalent classifier of transformers. Raises UserError if there is none, or outputs differ."""
     base, model = _get_base(trained), cast("TransformerClassifier", trained)
-    if reason := why_not_hf(base and base.config, model.config.pooling, classes):
+    if reason := explain_no_hf(base and base.config, model.config.pooling, classes):
         raise UserError(f"--format hf: {reason}; use --format onnx")
     head, (names,) = HEADS[base.config.model_type], classes.values()
     config = configure_head(copy.deepcopy(base.config), head, model.config.pooling)

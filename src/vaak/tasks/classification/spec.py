@@ -22,8 +22,8 @@ from vaak.config.tasks import (
 )
 from vaak.nn.config import (
     ConvolutionalStackConfig,
-    own_network_findings,
-    stack_findings,
+    check_own_networks,
+    check_stack,
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings, target_findings
@@ -81,16 +81,16 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
             named = getattr(model, name) if name == "word_vectors" else None
             yield unread_input(f"model.{name}", named, "architecture is transformer, and only cnn reads it")
     if model.architecture == "cnn":
-        yield from own_network_findings("model", model, "architecture is cnn, which has its own network")
+        yield from check_own_networks("model", model, "architecture is cnn, which has its own network")
         yield from _cnn(model)
     elif model.pretrained_model is not None:
-        yield from own_network_findings("model", model, "pretrained_model has its own network")
+        yield from check_own_networks("model", model, "pretrained_model has its own network")
         for name in sorted(ConvolutionalStackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
         yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained_model")
         return
     else:
-        yield from stack_findings("model", model, is_encoder=True, longest=data.max_length)
+        yield from check_stack("model", model, is_encoder=True, longest=data.max_length)
     yield from tokenizer_findings("data.tokenizer", data.tokenizer)
 
 

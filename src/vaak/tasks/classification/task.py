@@ -51,7 +51,7 @@ from vaak.tasks.classification.data import (
     recipe,
     write_targets,
 )
-from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
+from vaak.tasks.classification.export import explain_no_hf, export_hf, export_onnx, export_peft
 from vaak.tasks.classification.metrics import (
     EMBEDDING_BASELINE,
     ClassMeters,
@@ -417,7 +417,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
     def refused_exports(self) -> dict[str, str]:
         base = None if self.options.pretrained_model is None else read_config(prepared_folder(self.directory))
-        reason = why_not_hf(base, self.options.pooling, self.prepared.classes)
+        reason = explain_no_hf(base, self.options.pooling, self.prepared.classes)
         return {**super().refused_exports(), **({"hf": reason} if reason else {})}
 
     def export_peft(self, model: nn.Module, folder: Path) -> None:

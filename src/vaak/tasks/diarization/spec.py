@@ -21,7 +21,7 @@ from vaak.config.tasks import (
     remark,
 )
 from vaak.core.storage.model_formats import PYANNOTE
-from vaak.nn.config import preset_findings, stack_findings, stack_parameters
+from vaak.nn.config import check_presets, check_stack, stack_parameters
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.audio_checks import (
     BY_LOADER,
@@ -62,8 +62,8 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
     most_frames = seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
     if experiment.model.base is None:
-        yield from stack_findings("model", experiment.model, is_encoder=True, longest=most_frames)
-        yield from preset_findings(experiment.model.preset, PRESETS, experiment.model)
+        yield from check_stack("model", experiment.model, is_encoder=True, longest=most_frames)
+        yield from check_presets(experiment.model.preset, PRESETS, experiment.model)
         yield from _unread_by_features(experiment.global_config)
         yield from _unread_front_end(experiment.model)
     else:

@@ -101,7 +101,7 @@ from vaak.tasks.diarization.pyannote import PretrainedDiarizer, SampleFrames, Si
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder, read_speaker_encoder
 from vaak.tasks.diarization.spec import SPEC
 from vaak.tasks.pretrained import load_or_init
-from vaak.tasks.speech_task import NOT_TUNED_ON, READING_OPTIONS, VOICES, Datasets, SpeechTask, recipe, results_of_files
+from vaak.tasks.speech_task import NOT_TUNED_ON, READING_OPTIONS, VOICES, Datasets, SpeechTask, collect_results, recipe
 
 log = logging.getLogger("vaak")
 TIMELINES_PICTURE = "timelines.png"
@@ -464,7 +464,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
     ) -> Iterator[Diarized]:
         """Yield who speaks when in each audio file. Raises UserError for one that can't be read."""
-        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+        return collect_results(self.predict_files(model, [*map(Path, inputs)], batch_size))
 
     def predict_files(
         self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None

@@ -21,9 +21,9 @@ from vaak.config.tasks import (
 from vaak.nn.config import (
     MIXTURE_UNCAPTURED,
     SingleStackConfig,
-    own_network_findings,
-    preset_findings,
-    stack_findings,
+    check_own_networks,
+    check_presets,
+    check_stack,
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings, target_findings
@@ -44,7 +44,7 @@ from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import (
     NO_CLASSES,
     corpus_findings,
-    losses_of_tokens,
+    list_token_losses,
     tokenizer_findings,
     unread_tokenizer_findings,
 )
@@ -70,15 +70,15 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
     yield from lora_findings(experiment, model.lora, model.pretrained is not None)
     if model.pretrained is None:
-        yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
-        yield from preset_findings(model.preset, PRESETS, model)
+        yield from check_stack("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
+        yield from check_presets(model.preset, PRESETS, model)
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
         for name in ("new_tokens", "new_tokens_like"):
             yield unread_input(f"data.{name}", getattr(data, name), "only model.pretrained lacks tokens")
     else:
         if model.model_type != "decoder":
             yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
-        yield from own_network_findings("model", model, "pretrained has its own network")
+        yield from check_own_networks("model", model, "pretrained has its own network")
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
@@ -154,7 +154,7 @@ PREFERENCES = "preferences"
 
 def losses(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> tuple[str, ...]:
     """The main losses that fit the data: of pairs of answers, or of tokens."""
-    return ("dpo", "orpo") if experiment.data.corpus.type == PREFERENCES else losses_of_tokens(experiment)
+    return ("dpo", "orpo") if experiment.data.corpus.type == PREFERENCES else list_token_losses(experiment)
 
 
 def _mixture(experiment: Experiment[Any, Any], data: LanguageModelDataConfig) -> Iterator[CheckFinding]:

@@ -3,7 +3,7 @@
     examples   0 ... n1 - 1 | n1 ... n1 + n2 - 1 | ...     task after task
     units      intent/example, domain/example, ...         each task counts its own
 
-A batch holds the tensors that its task collated; ``own_batch`` gives them back to the task.
+A batch holds the tensors that its task collated; ``unwrap_batch`` gives them back to the task.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class JointDataset(Dataset):
         return self.datasets[place].get_content(index - int(self.starts[place]))
 
 
-def own_batch(batch: Batch) -> tuple[str, Batch]:
+def unwrap_batch(batch: Batch) -> tuple[str, Batch]:
     """The task of a batch, and the batch as that task collated it, with its own counts and indices."""
     name, start = batch.extra[PART]
     return name, replace(

@@ -9,7 +9,7 @@ from torch import nn
 
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
-from vaak.tasks.multitask.data import own_batch
+from vaak.tasks.multitask.data import unwrap_batch
 
 
 class JointMeters(Meters):
@@ -26,7 +26,7 @@ class JointMeters(Meters):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         models: Any = model.tasks
-        name, own = own_batch(batch)
+        name, own = unwrap_batch(batch)
         self.meters[name].update(models[name], own)
 
     def sums(self) -> dict[str, float]:

@@ -40,7 +40,7 @@ from vaak.runs.prepared import prepared_folder
 from vaak.runs.use import available_formats, declared_formats, explain_refusal, find_writer, usable_formats
 from vaak.tasks.base import Task
 from vaak.tasks.multitask.config import MultiTaskExperiment
-from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
+from vaak.tasks.multitask.data import JointDataset, Shares, unwrap_batch
 from vaak.tasks.multitask.metrics import JointMeters
 from vaak.tasks.multitask.model import WEIGHTED, MultiTaskModel, Uncertainty
 from vaak.tasks.multitask.spec import SPEC
@@ -177,7 +177,7 @@ class JointTask(Task[Any]):
             config = getattr(part, "experiment", None)
             own = auxiliary_losses(config.training.loss, part.auxiliary_losses) if config is not None else {}
             own |= dict(part.loss_weights)
-            for term in _terms_of_an_example(part, self._model.tasks[name]):
+            for term in _list_terms(part, self._model.tasks[name]):
                 weight = own.get(term, 1.0)
                 key = f"{name}/{term}"
                 if self.uncertainty is None:
@@ -189,7 +189,7 @@ class JointTask(Task[Any]):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         models: Any = model.tasks
-        name, own = own_batch(batch)
+        name, own = unwrap_batch(batch)
         found = self.inner_tasks[name].losses(models[name], own)
         terms = {f"{name}/{key}": replace(term, per=f"{name}/{term.per}") for key, term in found.items()}
         return terms if self.uncertainty is None else self.uncertainty(name, terms, batch)
@@ -198,7 +198,7 @@ class JointTask(Task[Any]):
         return JointMeters({name: part.meters(split) for name, part in self.inner_tasks.items()}, split, self.weights)
 
     def show(self, batch: Batch) -> list[str]:
-        name, own = own_batch(batch)
+        name, own = unwrap_batch(batch)
         return self.inner_tasks[name].show(own)
 
     # Use.
@@ -274,7 +274,7 @@ def _naming_the_task(name: str) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _terms_of_an_example(part: AnyTask, model: nn.Module) -> list[str]:
+def _list_terms(part: AnyTask, model: nn.Module) -> list[str]:
     """The names of a task's terms, by its first example of training."""
     dataset, weight = part.dataset("train"), next(model.parameters())
     modes = {module: module.training for module in model.modules()}

@@ -42,7 +42,7 @@ from vaak.tasks.pretrained import Base
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.pretrained import save_base
-from vaak.text.corpora.parallel import EVALUATED, Pair, ParallelCorpus, script_of_language, script_of_texts
+from vaak.text.corpora.parallel import EVALUATED, Pair, ParallelCorpus, detect_script, get_script
 from vaak.text.corpora.statistics import Overlap
 from vaak.text.corpora.stores import PairStore, Texts, TokenStore, write_tokens
 from vaak.text.coverage import measure
@@ -189,7 +189,7 @@ def _make(
             return {"statistics": {}, "cut_splits": []}
         tokenizers = _tokenizers_in(PreparedPairs(folder))
     else:
-        tokenizers = _tokenizers_of_sides(factories, stores, folder)
+        tokenizers = _make_tokenizers(factories, stores, folder)
     if data.gloss:
         if dictionary is None:
             pairs = (AlignedPairs if data.gloss == "phrases" else Links)(_text_pairs(stores["train"]))
@@ -251,8 +251,8 @@ def _compare_scripts(data: Seq2SeqDataConfig, store: PairStore) -> None:
     Logs what doesn't fit. Raises DataError if each side has the other's script: the columns are swapped.
     """
     columns = {"source": data.corpus.source_column, "target": data.corpus.target_column}
-    expected = {side: script_of_language(column.rpartition(".")[2]) for side, column in columns.items()}
-    found = {side: script_of_texts(_some_texts(store, side)) for side in SIDES}
+    expected = {side: get_script(column.rpartition(".")[2]) for side, column in columns.items()}
+    found = {side: detect_script(_some_texts(store, side)) for side in SIDES}
     if None in expected.values() or expected == found:
         return
     said = " and ".join(f"{columns[side]} has {found[side]} letters" for side in SIDES)
@@ -261,7 +261,7 @@ def _compare_scripts(data: Seq2SeqDataConfig, store: PairStore) -> None:
     log.warning("corpus: %s; expected %s and %s", said, expected["source"], expected["target"])
 
 
-def _tokenizers_of_sides(factories: Factories, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:
+def _make_tokenizers(factories: Factories, stores: dict[str, PairStore], folder: Path) -> dict[str, Tokenizer]:
     """Train the tokenizers, or use existing ones, and put them in the folder."""
     shutil.rmtree(folder / "target_tokenizer", ignore_errors=True)
     for name, factory in factories.items():

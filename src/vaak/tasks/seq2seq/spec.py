@@ -20,8 +20,8 @@ from vaak.config.tasks import (
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
-    own_network_findings,
-    stack_findings,
+    check_own_networks,
+    check_stack,
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings, target_findings
@@ -42,7 +42,7 @@ from vaak.tasks.seq2seq.config import (
 from vaak.text.config import (
     NO_CLASSES,
     corpus_findings,
-    losses_of_tokens,
+    list_token_losses,
     tokenizer_findings,
     unread_tokenizer_findings,
 )
@@ -66,14 +66,14 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from lora_findings(experiment, model.lora, model.pretrained is not None)
     yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
     if model.pretrained is None:
-        yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
-        yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
+        yield from check_stack("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
+        yield from check_stack("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
         yield from _separate_tokenizers(model, data)
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
         yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
     else:
         for side in STACKS:
-            yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
+            yield from check_own_networks(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
         yield from target_findings("model.lora", model.pretrained, model.lora, OWN_LAYERS)
         yield from rate_findings(experiment, RATES, "model.pretrained", model.lora is not None)
@@ -177,7 +177,7 @@ SPEC = TaskSpec(
     sides=SIDES,
     metrics=metrics,
     own_metrics=METRICS,
-    losses=losses_of_tokens,
+    losses=list_token_losses,
     loss_reads_head=True,
     auxiliary_losses=("norm_reg",),
     refused_batching={

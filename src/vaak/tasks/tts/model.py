@@ -34,8 +34,8 @@ from vaak.nn.speech.masks import exact, length_mask
 from vaak.nn.speech.variance_adaptor import (
     SymbolPredictor,
     VarianceAdaptor,
+    number_symbols,
     regulate,
-    symbol_of_frame,
     to_frames,
     whole_durations,
 )
@@ -211,7 +211,7 @@ class TtsModel(nn.Module):
         encoded = self.encoder(self.dropout(embedded), mask=symbol_mask, norms=of_symbols and (of_symbols, of_symbols))
         log_durations = self.duration_predictor(encoded, symbol_mask)[..., 0]
         terms: dict[str, Term] = {}
-        symbols = symbol_of_frame(durations, frame_mask.shape[1])
+        symbols = number_symbols(durations, frame_mask.shape[1])
         if self.adaptor is not None:
             assert recording.prosody is not None, "a model of pitch and energy learns from those of recordings"
             # in training the decoder reads true pitch and energy, so that it learns before the predictors do

@@ -24,7 +24,7 @@ from vaak.audio.mel_config import PitchConfig
 from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS, join_contents
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.speech_task import PATH_OPTIONS, Datasets, PreparedAudio, contents_of_corpora, list_splits, make_corpora
+from vaak.tasks.speech_task import PATH_OPTIONS, Datasets, PreparedAudio, collect_contents, list_splits, make_corpora
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
@@ -156,7 +156,7 @@ def _write(
     if maker.guesses:
         log.info("%s: %s", split, summarize_guesses(maker.guesses))
     store = write_features(folder, kept, sources.audio, left_out)
-    contents = join_contents([left_out.contents(len(store)), *contents_of_corpora(corpora, split)])
+    contents = join_contents([left_out.contents(len(store)), *collect_contents(corpora, split)])
     for line in contents.lines(split):
         log.warning("%s", line)
     if not len(store):

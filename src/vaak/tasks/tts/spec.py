@@ -19,9 +19,9 @@ from vaak.config.tasks import (
 )
 from vaak.nn.config import (
     ConvolutionalStackConfig,
-    own_network_findings,
-    preset_findings,
-    stack_findings,
+    check_own_networks,
+    check_presets,
+    check_stack,
     stack_parameters,
 )
 from vaak.tasks.adapter_checks import lora_findings
@@ -61,11 +61,11 @@ SYMBOLS_PER_SECOND = 30
 def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model, audio, longest = experiment.model, experiment.global_config, experiment.data.max_duration
-    yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
+    yield from check_stack("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
     if model.has_decoder_stack:
-        yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
+        yield from check_stack("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
     stacks = (model.encoder, model.decoder) if model.has_decoder_stack else (model.encoder,)
-    overridden = [list(preset_findings(model.preset, {"small": SMALL_STACK}, stack)) for stack in stacks]
+    overridden = [list(check_presets(model.preset, {"small": SMALL_STACK}, stack)) for stack in stacks]
     if all(overridden):
         yield from overridden[0]
     yield from lora_findings(experiment, model.lora, is_pretrained=False)
@@ -116,7 +116,7 @@ def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
             yield no_effect(f"model.flow_matching.{name}", "vector_field is transformer: it is sized by model.decoder")
     else:
         own = "model.flow_matching.vector_field is unet, which has its own network"
-        yield from own_network_findings("model.decoder", model.decoder, own)
+        yield from check_own_networks("model.decoder", model.decoder, own)
         for name in sorted(ConvolutionalStackConfig.model_fields.keys() - {"type", "options"}):
             yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
 

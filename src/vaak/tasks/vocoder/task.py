@@ -28,7 +28,7 @@ from vaak.nn.lora import add_lora
 from vaak.nn.speech.waveform_losses import discriminator_loss, feature_matching_loss, generator_loss, stft_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.pretrained import PRETRAINED_KEY, load_or_init
-from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask, results_of_files
+from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask, collect_results
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
     DISCRIMINATOR,
@@ -207,7 +207,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
         Raises UserError for one that can't be read.
         """
-        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+        return collect_results(self.predict_files(model, [*map(Path, inputs)], batch_size))
 
     def predict_files(
         self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None

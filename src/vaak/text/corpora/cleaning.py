@@ -139,7 +139,7 @@ def _find_texts(name: str) -> list[Path]:
     patterns = [str(folder / "**" / "*")] if folder.is_dir() else [name]
     # Patterns only match hidden files if they begin with a dot themselves; those are listed below.
     there = find_files(patterns, "source")
-    left_out = {str(one): why for one in there if (why := _why_not_text(one))}
+    left_out = {str(one): why for one in there if (why := _explain_not_text(one))}
     if folder.is_dir():
         below = {str(path) for path in folder.rglob("*") if path.is_file()}
         left_out |= dict.fromkeys(sorted(below - set(map(str, there))), "hidden")
@@ -151,7 +151,7 @@ def _find_texts(name: str) -> list[Path]:
     return files
 
 
-def _why_not_text(path: Path) -> str:
+def _explain_not_text(path: Path) -> str:
     """Why a file isn't read as text; empty if it is."""
     if path.suffix.lower() in TYPE_BY_ENDING:
         return ""

@@ -213,7 +213,7 @@ def read_conversation(row: Any, where: str) -> Conversation:
     row = {key: value for key, value in row.items() if value is not None}
     # Refuse before reading: a row with images or token ids would else be learned without them.
     _refuse_keys(row, ROW_KEYS, where)
-    _obey_of_row(row, where)
+    _require_plain_row(row, where)
     keys, messages, unlearned = _detect_form(row, where)
     if not isinstance(messages, list) or not messages:
         expected = f"expected a list of messages with {keys.role} and {keys.content}"
@@ -320,7 +320,7 @@ def says_something(value: Any) -> bool:
     return value is not None and value is not False and value not in ("", [], ())
 
 
-def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
+def _require_plain_row(row: Mapping[str, Any], where: str) -> None:
     """Raise DataError if a row asks not to be learned like the others."""
     if "completion" in row and isinstance(row.get("label"), bool) and not row["label"]:
         raise DataError(f"{where}: label is false, so the completion isn't to be learned; leave the row out")
@@ -361,7 +361,7 @@ def _message(message: Any, keys: Keys, where: str) -> Message:
         content, further["tool_calls"] = "", read_calls_of_text(content or "", f"{where}: {keys.content}")
     # OpenAI writes null where an answer is calls alone.
     content = "" if content is None and "tool_calls" in further else content
-    content, thoughts = _text_of_parts(content, f"{where}: {keys.content}")
+    content, thoughts = _join_parts(content, f"{where}: {keys.content}")
     if thoughts:
         further.setdefault("reasoning_content", normalise(thoughts))
     if not isinstance(content, str):
@@ -394,7 +394,7 @@ def _read_further(message: Mapping[str, Any], role: str, where: str) -> Message:
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
 
-def _text_of_parts(content: Any, where: str) -> tuple[Any, str]:
+def _join_parts(content: Any, where: str) -> tuple[Any, str]:
     """The texts of a content's parts together, and their thoughts; one that isn't a list of parts is unchanged."""
     if not isinstance(content, list) or not content:
         return content, ""
@@ -421,7 +421,7 @@ def read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list[
         raise DataError(f"{where}: no pair of answers; expected an object with prompt, chosen and rejected; {keys}")
     allowed = {key: rule for key, rule in ROW_KEYS.items() if key not in ("chosen", "rejected")}
     _refuse_keys(row, allowed, where)
-    _obey_of_row(row, where)
+    _require_plain_row(row, where)
 
     asked = _side(row, "prompt", "user", where)
     chosen, rejected = (_side(row, name, ANSWERS, where) for name in ("chosen", "rejected"))

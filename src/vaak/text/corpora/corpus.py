@@ -42,7 +42,7 @@ from vaak.text.corpora.sources import (
     HuggingFaceSource,
     SourceOptions,
     TextSource,
-    sentences_of_splits,
+    count_sentences,
 )
 from vaak.text.corpora.statistics import PairFilter, Skipped, SplitStatistics
 from vaak.text.tokenizer import normalise
@@ -195,7 +195,7 @@ def _open_grammar(options: CorpusOptions, seed: int) -> GrammarSource[Document]:
         texts = track(sentences(split, number, seed), f"composing {split}", number)
         return [Document(text) for text in texts]
 
-    return GrammarSource(sentences_of_splits(options), lambda split, number: iter(made(split, number)), "sentences")
+    return GrammarSource(count_sentences(options), lambda split, number: iter(made(split, number)), "sentences")
 
 
 def _text_column(options: CorpusOptions, where: str, columns: list[str]) -> list[str]:

@@ -44,7 +44,7 @@ from vaak.text.corpora.readers import (
     read_records,
     whole_file,
 )
-from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource, files_of_split
+from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource, list_split_files
 from vaak.text.corpora.statistics import PairFilter, Skipped, SplitStatistics
 from vaak.text.corpora.stores import RowStore
 from vaak.text.tokenizer import normalise
@@ -199,7 +199,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
                 counts.dropped[DROPPED[reason]] += 1
             else:
                 yield entry
-        if number := self.skipped.count_in(files_of_split(self.options, split)):
+        if number := self.skipped.count_in(list_split_files(self.options, split)):
             counts.dropped[UNREADABLE] += number
 
     def class_names(self, split: str) -> ClassNames:
@@ -235,7 +235,7 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
         return HuggingFaceSource(
             options.name,
             options.subset,
-            functools.partial(_columns_of_dataset, columns),
+            functools.partial(_list_dataset_columns, columns),
             lambda row, where: labelled_text(Record(row, where), options),
         )
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
@@ -313,7 +313,7 @@ def _split_labels(line: str, where: str, multi_label: bool) -> LabelledText:
     return LabelledText(text, (tuple(unicodedata.normalize("NFC", one) for one in labels),), where)
 
 
-def _columns_of_dataset(columns: dict[str, str], where: str, there: list[str]) -> list[str]:
+def _list_dataset_columns(columns: dict[str, str], where: str, there: list[str]) -> list[str]:
     for column, option in columns.items():
         if column not in there:
             raise missing_column(where, column, there, option)

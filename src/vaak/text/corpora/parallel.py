@@ -40,9 +40,9 @@ from vaak.text.corpora.readers import (
     decoded,
     file_lines,
     find_files,
-    made_of_json,
     missing_column,
     open_table,
+    parse_json_values,
     read_records,
 )
 from vaak.text.corpora.sources import (
@@ -51,8 +51,8 @@ from vaak.text.corpora.sources import (
     HuggingFaceSource,
     SourceOptions,
     TextSource,
-    files_of_split,
-    sentences_of_splits,
+    count_sentences,
+    list_split_files,
 )
 from vaak.text.corpora.statistics import Overlap, PairFilter, Reason, Sides, Skipped, SplitStatistics
 from vaak.text.tokenizer import normalise
@@ -122,7 +122,7 @@ def _read_json(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) 
             )
         return make_row(value, where, options, replaced)
 
-    yield from made_of_json(path, options, row, on_bad)
+    yield from parse_json_values(path, options, row, on_bad)
 
 
 def _read_tsv(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -> Iterator[Row]:
@@ -345,7 +345,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
                 else:
                     yield pair
         counts.shared_targets = kept.num_shared_targets if kept is not None else 0
-        if number := self.skipped.count_in(files_of_split(self.options, split)):
+        if number := self.skipped.count_in(list_split_files(self.options, split)):
             counts.dropped[UNREADABLE] = number
 
     def _make_filter(self, split: str) -> PairFilter:
@@ -443,7 +443,7 @@ def _open_grammar(options: ParallelOptions) -> GrammarSource[Row]:
     for option in COLUMN_OPTIONS:
         if getattr(options, option) not in GRAMMAR_COLUMNS:
             raise missing_column("the grammar", getattr(options, option), GRAMMAR_COLUMNS, option)
-    counts = sentences_of_splits(options)
+    counts = count_sentences(options)
     for split, count in counts.items():
         if count > NUM_PAIRS[split]:
             raise DataError(
@@ -484,19 +484,19 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
 _SCRIPT_OF = {language: script for script, languages in SCRIPTS.items() for language in languages}
 
 
-def script_of_language(code: str) -> str | None:
+def get_script(code: str) -> str | None:
     """The script that a language is written in; None for an unknown code.
 
-    >>> script_of_language("hi"), script_of_language("target")
+    >>> get_script("hi"), get_script("target")
     ('DEVANAGARI', None)
     """
     return _SCRIPT_OF.get(code.lower().replace("_", "-").partition("-")[0])
 
 
-def script_of_texts(texts: Iterable[str]) -> str | None:
+def detect_script(texts: Iterable[str]) -> str | None:
     """The script of most of the letters; None if there are none.
 
-    >>> script_of_texts(["वह OK है", "1984"])
+    >>> detect_script(["वह OK है", "1984"])
     'DEVANAGARI'
     """
     letters = Counter(character for text in texts for character in text if character.isalpha())

@@ -186,7 +186,7 @@ def _read_json(path: Path, options: ReadingOptions, on_bad: OnBad | None = None)
     def document(value: Any, where: str, replaced: int) -> Document:
         return checked(_to_text(value, where, options), replaced, where, options)
 
-    yield from made_of_json(path, options, document, on_bad)
+    yield from parse_json_values(path, options, document, on_bad)
 
 
 def json_entries(path: Path, options: BytesOptions, on_bad: OnBad | None = None) -> Iterator[JsonEntry]:
@@ -286,13 +286,13 @@ def _json_records(
                 raise missing_column(where, column, value, option)
         return Record({column: value[column] for column in columns}, where, replaced)
 
-    yield from made_of_json(path, options, record, on_bad)
+    yield from parse_json_values(path, options, record, on_bad)
 
 
 Made = TypeVar("Made")
 
 
-def made_of_json(
+def parse_json_values(
     path: Path, options: BytesOptions, make: Callable[[Any, str, int], Made], on_bad: OnBad | None = None
 ) -> Iterator[Made]:
     """The results of ``make`` for each value of a JSON file, its place and its replaced bytes.

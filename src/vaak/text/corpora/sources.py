@@ -191,14 +191,14 @@ class _ReplacedBytes:
     on_invalid_utf8 = "replace"
 
 
-def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
+def count_sentences(options: GrammarOptions) -> dict[str, int]:
     """The number of sentences of a grammar in each split."""
     valid = round(options.num_sentences * options.valid_fraction)
     train = round(options.num_sentences * options.train_fraction)
     return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
 
 
-def files_of_split(options: SourceOptions, split: str) -> list[Path]:
+def list_split_files(options: SourceOptions, split: str) -> list[Path]:
     """The files that a split, or train for it, names; none for datasets and the grammar."""
     patterns = getattr(options, split) or (options.train if split == "train" else ())
     return find_files(patterns, f"corpus.{split}") if patterns else []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.nn.speech.masks import length_mask
-from vaak.nn.speech.variance_adaptor import regulate, symbol_of_frame, whole_durations
+from vaak.nn.speech.variance_adaptor import number_symbols, regulate, whole_durations
 
 ROWS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=4)
 PREDICTED = st.lists(st.lists(st.floats(0, 40), min_size=1, max_size=30), min_size=1, max_size=3)
@@ -29,7 +29,7 @@ def test_each_symbol_is_repeated_by_its_duration(rows: list[list[int]], more_sym
         frames = int(of_row.sum())
         assert torch.equal(regulated[row, :frames], x[row].repeat_interleave(of_row, 0))
         assert not regulated[row, frames:].any()
-        assert torch.equal(symbol_of_frame(durations, num_frames)[row, :frames], torch.repeat_interleave(of_row))
+        assert torch.equal(number_symbols(durations, num_frames)[row, :frames], torch.repeat_interleave(of_row))
     (gradient,) = torch.autograd.grad(regulated.sum(), x)
     assert torch.equal(gradient, durations[..., None].expand_as(x).to(x.dtype))
 

@@ -12,7 +12,7 @@ import pytest
 import tiny_runs
 from vaak.config.load import load
 from vaak.core.storage.files import read_json
-from vaak.runs.folder.sessions import configuration_of_step
+from vaak.runs.folder.sessions import find_step_configuration
 
 RESUME = "training.checkpoint.resume"
 
@@ -40,7 +40,7 @@ def train(text: Path, run: Path, steps: int, rate: float, resume: str | Path = "
 
 def rates(run: Path, steps: range) -> list[float]:
     """The learning rate of the configuration of each step."""
-    return [load([configuration_of_step(run, step)]).experiment.training.optimizer.lr for step in steps]
+    return [load([find_step_configuration(run, step)]).experiment.training.optimizer.lr for step in steps]
 
 
 def sessions(run: Path) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_a_run_that_was_begun_before_there_were_sessions(text: Path, tmp_path: P
     train(text, run, 2, 0.1)
     (run / "sessions.jsonl").unlink()
     shutil.rmtree(run / "sessions")
-    assert configuration_of_step(run, 1) == run / "config.yml"
+    assert find_step_configuration(run, 1) == run / "config.yml"
     for path in (run / "checkpoints").glob("step-*/MANIFEST.json"):
         manifest = read_json(path)
         del manifest["session"], manifest["periodic"]
@@ -90,8 +90,8 @@ def test_from_another_runs_checkpoint_no_session_here_took_the_steps_before(text
     train(text, tmp_path / "one", 2, 0.1)
     train(text, tmp_path / "two", 3, 0.2, tmp_path / "one" / "checkpoints" / "step-00000002")
     assert sessions(tmp_path / "two")[0]["after"] is None
-    assert configuration_of_step(tmp_path / "two", 3).name == "0001.yml"
-    assert configuration_of_step(tmp_path / "two", 2).name == "config.yml"
+    assert find_step_configuration(tmp_path / "two", 3).name == "0001.yml"
+    assert find_step_configuration(tmp_path / "two", 2).name == "config.yml"
 
 
 def test_a_half_line_and_a_lost_file_cost_no_session_its_number(text: Path, tmp_path: Path):

@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script>\"'"
         drawing.plain_text(HOSTILE, HOSTILE),
         drawing.bars({HOSTILE: 0.5}, HOSTILE),
         drawing.lanes([(0, 1, HOSTILE)], 1),
-        drawing.table_of_times([(0, 1, HOSTILE)], HOSTILE, HOSTILE),
+        drawing.draw_time_table([(0, 1, HOSTILE)], HOSTILE, HOSTILE),
         drawing.link_file(HOSTILE, HOSTILE, "srt"),
         drawing.picture(b"", HOSTILE),
         drawing.as_json({HOSTILE: HOSTILE}),

@@ -25,7 +25,7 @@ from vaak.nn.config import StackConfig
 from vaak.nn.own_network import make_stack
 from vaak.report.curves import panels
 from vaak.report.page import run_page
-from vaak.report.run_facts import read_facts, tables_of_groups
+from vaak.report.run_facts import read_facts, tabulate_groups
 from vaak.runs.start import train
 from vaak.tasks.multitask.data import Shares
 from vaak.tasks.multitask.model import MultiTaskModel
@@ -271,7 +271,7 @@ def test_a_report_has_the_metrics_data_and_options_of_each_task(folder, pictures
     changed = {name: value for name, _, value in facts.changed}
     assert (changed["data.tasks.word.model.embed_size"], changed["data.tasks.kind.task"]) == (8, "classification")
     assert "data.tasks" not in changed
-    assert tables_of_groups(facts) == []
+    assert tabulate_groups(facts) == []
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ _ROLES = {
 }
 
 
-def rank_of_name(name: str, role: str) -> int | None:
+def rank_name(name: str, role: str) -> int | None:
     """Return the place of a name among those of a role: 0 is the most usual; None if it isn't among them."""
     return _ROLES[role].get(plain_name(name))
 
@@ -122,7 +122,7 @@ def find_columns(
     looks = {name: look_at([row.get(name) for row in rows[:MOST_ROWS_READ]], is_audio) for name in names}
     found: dict[str, str] = {}
     for role in roles:
-        ranked = [(rank, name) for name in names if (rank := rank_of_name(name, role)) is not None]
+        ranked = [(rank, name) for name in names if (rank := rank_name(name, role)) is not None]
         fitting = [name for _, name in sorted(ranked, key=lambda one: one[0]) if looks[name].may_be(role)]
         if own := next((name for name in fitting if name not in found.values()), None):
             found[role] = own

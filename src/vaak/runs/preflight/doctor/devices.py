@@ -74,7 +74,7 @@ def _parse_device(row: list[str]) -> Device | None:
         return None
 
 
-def cuda_of_torch() -> str | None:
+def get_torch_cuda() -> str | None:
     """Return the version of CUDA that torch was built for; None for a build without, or without torch."""
     found = importlib.util.find_spec("torch")
     try:
@@ -87,7 +87,7 @@ def cuda_of_torch() -> str | None:
 
 def devices_here() -> list[Device]:
     """Return what ``training.device: auto`` would use: the GPUs, where torch is built for them, or the processor."""
-    if cuda_of_torch() is not None and (devices := nvidia_devices()):
+    if get_torch_cuda() is not None and (devices := nvidia_devices()):
         return devices
     here = processor()
     is_apples = sys.platform == "darwin" and platform.machine() == "arm64"
@@ -102,7 +102,7 @@ def processor() -> Device:
 
 def examine_devices() -> Iterator[DoctorFinding]:
     """Yield what training would use here; whether torch can use it too, only an import shows (``--thorough``)."""
-    there, built = nvidia_devices(), cuda_of_torch()
+    there, built = nvidia_devices(), get_torch_cuda()
     if there and built is None:
         advice = "install torch for CUDA: https://pytorch.org/get-started/locally"
         said = f"there is {there[0].name} (driver {there[0].driver}), but torch is built without CUDA"
@@ -137,14 +137,14 @@ def precision(kind: str, has_bf16: bool) -> DoctorFinding:
 
 def compiler(kind: str, thorough: bool = True) -> DoctorFinding:
     """Whether training.performance.compile can work."""
-    lacks = what_compiling_lacks(kind, thorough)
+    lacks = find_missing_for_compile(kind, thorough)
     if not lacks:
         return DoctorFinding(WHAT_WOULD_RUN, "compile", "ok", "possible")
     advice = "leave training.performance.compile off, or install what is missing"
     return DoctorFinding(WHAT_WOULD_RUN, "compile", "warning", f"not possible without {' and '.join(lacks)}", advice)
 
 
-def what_compiling_lacks(kind: str, thorough: bool = True) -> list[str]:
+def find_missing_for_compile(kind: str, thorough: bool = True) -> list[str]:
     """Return the missing requirements of torch.compile for a kind of device."""
     given = os.environ.get("CXX")
     names = [given] if given else ["g++", "clang++", "c++", "cl"]

@@ -17,7 +17,7 @@ from vaak.audio.corpora.layouts import split_named, subfolders
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.tables import Table, is_table
 from vaak.runs.preflight.doctor.columns import MOST_ROWS_READ, find_columns
-from vaak.runs.preflight.doctor.texts import Dialect, said_of_tables
+from vaak.runs.preflight.doctor.texts import Dialect, parse_dialect_options
 
 log = logging.getLogger("vaak")
 FIRST_RECORDINGS = 100
@@ -62,7 +62,7 @@ def options_by_manifests(
 def _audio_column(manifests: list[Path], dialect: Dialect | None) -> str | None:
     """The column of the first manifest whose values have the endings of audio, whether or not such files are there."""
     try:
-        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS_READ)
+        lines = islice(manifest_lines(manifests[0], parse_dialect_options(dialect)), MOST_ROWS_READ)
         rows = [line.entry for line in lines if line.problem is None]
     except (DataError, IndexError):
         # What can't be read as a table is tried as texts, which says why.
@@ -80,10 +80,10 @@ def _is_name(value: str) -> bool:
 def _is_without_header(table: Path, root: Path, dialect: Dialect | None) -> bool:
     """Whether the first row of a table names a recording that is there."""
     try:
-        first = dict.fromkeys(Table(table, given=said_of_tables(dialect)).names)
+        first = dict.fromkeys(Table(table, given=parse_dialect_options(dialect)).names)
     except DataError:
         return False
-    folders = [table.parent, *_folders_of_audio(root)]
+    folders = [table.parent, *_find_audio_folders(root)]
     endings = ("", ".wav", ".flac", ".mp3", ".ogg", ".opus")
     named = {f"{name}{ending}": f"{name}{ending}" for name in first for ending in endings}
     return any(True for folder in folders for _ in _names_in(named, folder))
@@ -92,13 +92,13 @@ def _is_without_header(table: Path, root: Path, dialect: Dialect | None) -> bool
 def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any]:
     """The columns of the first manifest that have other names than ours, and the folder in which its audio is."""
     try:
-        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS_READ)
+        lines = islice(manifest_lines(manifests[0], parse_dialect_options(dialect)), MOST_ROWS_READ)
         rows = [line.entry for line in lines if line.problem is None]
     except (DataError, IndexError):
         return {}
     if not rows:
         return {}
-    folders = [manifests[0].parent, *_folders_of_audio(root)]
+    folders = [manifests[0].parent, *_find_audio_folders(root)]
     # In reverse, so that the first folder wins where several have a file of this name.
     where = {name: one for one in reversed(folders) for row in rows for name in _names_in(row, one)}
     roles = ("audio", "text", "speaker", "language", "start", "end", "duration")
@@ -125,7 +125,7 @@ def _sections_in(columns: dict[str, str]) -> dict[str, str]:
     return named | ({"offset": start, "end": end} if start is not None and end is not None else {})
 
 
-def _folders_of_audio(root: Path) -> list[Path]:
+def _find_audio_folders(root: Path) -> list[Path]:
     """The folders below a folder that have audio, at most ``MOST_FOLDERS``."""
     found: list[Path] = []
     level = subfolders(root)

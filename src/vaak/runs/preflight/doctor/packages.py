@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import vaak
-from vaak.core.extras import find_package, how_to_install, requirements
+from vaak.core.extras import find_package, get_install_command, requirements
 from vaak.core.progress import progress
 from vaak.runs.preflight.doctor import DoctorFinding
 
@@ -234,7 +234,7 @@ def _examine_required(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
 def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """Yield findings about the packages of Vaak's extras."""
     for name, purpose in OPTIONAL.items():
-        found, again = imports[name], how_to_install(name)
+        found, again = imports[name], get_install_command(name)
         if not found.there:
             yield DoctorFinding(PACKAGES, name, "ok", f"not installed; it is for {purpose}: {again}")
         elif found.error is not None:

@@ -15,7 +15,7 @@ from vaak.core.names import list_names
 from vaak.core.splits import SPLITS
 from vaak.core.storage.archives import is_archive, read_state
 from vaak.core.storage.text_lines import open_utf8
-from vaak.runs.preflight.doctor.columns import plain_name, rank_of_name
+from vaak.runs.preflight.doctor.columns import plain_name, rank_name
 from vaak.text.corpora.labelled import FASTTEXT_PREFIX
 
 LANGUAGES: dict[str, str] = {
@@ -205,5 +205,5 @@ def _describe_reading(corpus: dict[str, Any]) -> str:
 def _by_content(option: str, name: str) -> str:
     """Say that a column was found by its cells, where its name isn't usual."""
     role = {"text_column": "text", "label_columns": "label"}.get(option)
-    is_usual = rank_of_name(name, role) is not None if role else language_in(name) or plain_name(name) in SIDE_NAMES
+    is_usual = rank_name(name, role) is not None if role else language_in(name) or plain_name(name) in SIDE_NAMES
     return "" if is_usual else " (by its contents)"

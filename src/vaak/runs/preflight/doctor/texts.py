@@ -22,7 +22,7 @@ from vaak.core.storage.archives import find_archive, list_files, locate_on_disk,
 from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
-from vaak.runs.preflight.doctor.columns import NAMES_BY_ROLE, find_columns, look_at, plain_name, rank_of_name
+from vaak.runs.preflight.doctor.columns import NAMES_BY_ROLE, find_columns, look_at, plain_name, rank_name
 from vaak.runs.preflight.doctor.text_layouts import (
     PAIRS,
     are_files_of_classes,
@@ -38,7 +38,7 @@ from vaak.runs.preflight.doctor.text_layouts import (
 from vaak.text.corpora.conversation_files import read_chats, read_preferences
 from vaak.text.corpora.conversations import detect_form
 from vaak.text.corpora.labelled import NAMED, read_named
-from vaak.text.corpora.parallel import read_rows, script_of_texts
+from vaak.text.corpora.parallel import detect_script, read_rows
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
 
 log = logging.getLogger("vaak")
@@ -120,7 +120,7 @@ def _find_by_ending(
     if is_token_list(files[0]):
         return None, []
     if KIND_BY_ENDING[ending] == "text":
-        return _corpus_of_lines(files, root, ending), []
+        return _make_lines_corpus(files, root, ending), []
     sample = sample_rows(files[0], dialect)
     corpus = _options_for(ending, sample)
     if corpus is None:
@@ -132,7 +132,7 @@ def _find_by_ending(
     return corpus | _name_files(files, root, ending), [] if whole else [one for one in sample.names if one not in used]
 
 
-def _corpus_of_lines(files: Sequence[Path], root: Path, ending: str) -> dict[str, Any]:
+def _make_lines_corpus(files: Sequence[Path], root: Path, ending: str) -> dict[str, Any]:
     """Return the options that read plain texts, whose labels are in their lines, folders or files, if anywhere."""
     if is_fasttext(files[0]):
         return {"type": "fasttext", **_name_files(files, root, ending)}
@@ -192,7 +192,7 @@ def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
     columns = found.columns
     # A label that a column's name tells makes it classification; one guessed by values yields to a pair of texts.
     labelled = "label" in columns and "label" not in found.by_content
-    pair = None if labelled else _named_pair(sample.names) or _pair_of_scripts(sample)
+    pair = None if labelled else _named_pair(sample.names) or _find_script_pair(sample)
     if pair is not None:
         return {"type": "json" if kind == "json" else "tsv", "source_column": pair[0], "target_column": pair[1]}
     if "text" not in columns:
@@ -219,7 +219,7 @@ def _named_pair(names: Sequence[str]) -> tuple[str, str] | None:
     return source, next(name for name in spoken if name != source)
 
 
-def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
+def _find_script_pair(sample: Sample) -> tuple[str, str] | None:
     """Return the two columns of texts in different scripts, or, without a header, the first two of texts."""
     cells = {name: [str(row.get(name) or "") for row in sample.rows] for name in sample.names}
     looks = {name: look_at(own) for name, own in cells.items()}
@@ -232,7 +232,7 @@ def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
     texts = [name for name in texts if sum("CC-BY" in cell for cell in cells[name]) < len(sample.rows) / 2]
     if len(texts) < 2 or (sample.has_header and len(texts) > 2):
         return None
-    scripts = [script_of_texts(cells[name]) for name in texts]
+    scripts = [detect_script(cells[name]) for name in texts]
     return (texts[0], texts[1]) if scripts[0] != scripts[1] or not sample.has_header else None
 
 
@@ -243,7 +243,7 @@ def sample_rows(path: Path, dialect: Dialect | None = None) -> Sample:
             entries = (entry.value for entry in islice(json_entries(path, AnyBytes()), SAMPLE_ROWS))
             return _sample_of_entries(list(entries))
         if is_table(path):
-            return _sample_of_table(path, said_of_tables(dialect))
+            return _sample_of_table(path, parse_dialect_options(dialect))
         if path.suffix.lower() == ".parquet":
             with optional_import("Parquet requires pyarrow", "hf"):
                 import pyarrow.parquet
@@ -270,7 +270,7 @@ def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def said_of_tables(dialect: Dialect | None) -> GivenDialect:
+def parse_dialect_options(dialect: Dialect | None) -> GivenDialect:
     """Return the dialect of tables that options give. Raises UserError for invalid ones."""
     return from_options(DialectConfig, dialect or {}, "dialect").given()
 
@@ -289,7 +289,7 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
 
     It is one where a cell is a number, or again among the few values of its column, or as long as a sentence.
     """
-    if any(rank_of_name(name, role) is not None for name in first for role in NAMES_BY_ROLE) or _named_pair(first):
+    if any(rank_name(name, role) is not None for name in first for role in NAMES_BY_ROLE) or _named_pair(first):
         return True
     if any(re.fullmatch(r"[+-]?\d+([.,]\d+)?", cell) or len(cell.split()) > 3 for cell in first):
         return False

@@ -43,10 +43,10 @@ from vaak.runs.preflight.doctor.devices import (
     WHAT_WOULD_RUN,
     accelerate_configuration,
     compiler,
+    find_missing_for_compile,
     has_wandb_key,
     precision,
     weights_and_biases,
-    what_compiling_lacks,
 )
 from vaak.runs.preflight.doctor.packages import get_version, short
 
@@ -196,7 +196,7 @@ def _examine_device(experiment: Experiment[Any, Any], device: torch.device) -> I
     # Where none can be captured, a remark of the configuration says why.
     if training.performance.cuda_graphs and explain_uncaptured(experiment) is None:
         yield DoctorFinding(CONFIGURATION, "CUDA graphs", *_examine_graphs(device))
-    lacks = what_compiling_lacks(device.type) if training.performance.compile else []
+    lacks = find_missing_for_compile(device.type) if training.performance.compile else []
     if lacks:
         advice = "set training.performance.compile: false"
         said = f"training.performance.compile requires what is missing here: {', '.join(lacks)}"

@@ -28,7 +28,7 @@ from vaak.nn.decoding.ctc_beam import CtcBeam
 from vaak.nn.decoding.ctc_search import CtcStream, search_rows
 from vaak.nn.decoding.ctc_words import WordModel
 from vaak.nn.decoding.sampling import without_dropout
-from vaak.runs.folder.directory import places_of_another
+from vaak.runs.folder.directory import list_candidate_places
 from vaak.runs.open_run import open_run
 from vaak.runs.use import Use
 from vaak.scoring.word_errors import count_errors
@@ -293,7 +293,7 @@ def weigh(
 
 def find_run(name: str, directory: Path) -> Path:
     """The run of a language model that the run in ``directory`` names. Raises UserError where there is none."""
-    places = places_of_another(Path(name).expanduser(), directory)
+    places = list_candidate_places(Path(name).expanduser(), directory)
     run = next((place for place in places if place.exists()), None)
     if run is None:
         looked = ", ".join(str(place.absolute()) for place in places)

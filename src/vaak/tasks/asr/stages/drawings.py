@@ -14,7 +14,7 @@ import numpy as np
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
 from vaak.engine.metrics_file import read_history
-from vaak.report.charts import MOST_MARKED, draw_runs, draw_shares, new_figure, saved
+from vaak.report.charts import MOST_MARKED, draw_runs, draw_shares, make_figure, saved
 
 GATE, EXPERTS, JOINT = "gate/gate.json", "experts/experts.json", "joint/joint.json"
 MOST_NUMBERS = 20
@@ -136,7 +136,7 @@ def _read_results(folder: Path, name: str) -> Any:
 
 
 def _figure(title: str) -> Any:
-    figure = new_figure(15, 4.5)
+    figure = make_figure(15, 4.5)
     figure.suptitle(title)
     return figure
 
@@ -148,7 +148,7 @@ def draw_clusters(
 
     Those that are ``noise`` ``(point,)`` are crosses. ``axes_name`` is that of the axes, which are numbered.
     """
-    figure = new_figure(6.5 * len(panels), 5)
+    figure = make_figure(6.5 * len(panels), 5)
     for axes, (title, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         each = np.asarray(names)
         for count, name in enumerate(sorted(set(each.tolist()), key=lambda name: (len(name), name))):

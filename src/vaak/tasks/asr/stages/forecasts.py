@@ -128,7 +128,7 @@ def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
         number, columns = len(store), store.num_columns
     dims = columns if options.reduce == "none" else min(options.reduce_dim, columns)
     # Operations per second of this machine, by the time of a product of 256 × 256 matrices.
-    rate = 2 * 256**3 / _seconds_of_product("cpu", 256, 256, 256)
+    rate = 2 * 256**3 / _time_product("cpu", 256, 256, 256)
     seconds = (1 + options.bootstraps) * 2 * number**2 * dims / rate
     if options.reduce == "umap" or (options.draw and options.plot_method == "umap"):
         seconds += UMAP
@@ -143,7 +143,7 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
         return Forecast(certainty=found)
     number, rows, hidden = _embedded(options, found), options.get_batch_size("gate"), options.gate_width
     steps = options.get_epochs("gate") * -(-number // rows)
-    seconds = STARTING + 3 * steps * _seconds_of_product(
+    seconds = STARTING + 3 * steps * _time_product(
         options.device, rows, found.width, hidden
     )  # forward, and two backward
     memory = found.memory + 4 * number * found.width
@@ -237,7 +237,7 @@ def _estimated_basis(of: str) -> CostBasis | str:
     # weighted sums.
     operations = 2 * positions * encoder + 4 * config["encoder_layers"] * positions**2 * width
     inner = config["encoder_ffn_dim"]
-    per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(options.device, ROWS_TIMED, width, inner)
+    per_second = 2 * ROWS_TIMED * width * inner / _time_product(options.device, ROWS_TIMED, width, inner)
     # Without gradients, the largest activation is that inside a feed-forward layer; one at a time is in memory.
     memory = LIBRARIES + 4 * all_weights + 4 * options.embedding_batch_size * positions * inner
     each = READING_SECONDS + operations / per_second
@@ -305,7 +305,7 @@ def _utterances(options: MoeOptions) -> tuple[int, int, int]:
     return counts["train"], min(counts["valid"], most), counts["test"]
 
 
-def _seconds_of_product(device_name: str, rows: int, width: int, hidden: int) -> float:
+def _time_product(device_name: str, rows: int, width: int, hidden: int) -> float:
     """Return the seconds of one product of matrices, on a device that a stage uses."""
     import torch
 

@@ -282,11 +282,11 @@ def _digest_of_data(datasets: list[Values]) -> str:
 def _hash_file(path: Path) -> str:
     """Return the hash of a file's content, which several stages ask for."""
     about = path.stat()
-    return _sha256_of_version(path.absolute(), about.st_size, about.st_mtime_ns)
+    return _find_version_digest(path.absolute(), about.st_size, about.st_mtime_ns)
 
 
 @cache
-def _sha256_of_version(path: Path, size: int, changed: int) -> str:
+def _find_version_digest(path: Path, size: int, changed: int) -> str:
     return hash_file(path)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from vaak.tasks.asr.model import BASE_KEY, PURPOSE, resolve_base
-from vaak.tasks.asr.vocabulary import SpecialIds, ids_of_size
+from vaak.tasks.asr.vocabulary import SpecialIds, make_unnamed_ids
 
 FRAMES_PER_SECOND = 100
 """The rate of Whisper's features; the encoder halves it."""
@@ -59,7 +59,7 @@ def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False
     """
     options, data = experiment.model, experiment.data
     if options.base == SCRATCH:
-        ids, num_bins = ids_of_size(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
+        ids, num_bins = make_unnamed_ids(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
         return scratch_config(options.scratch, ids, num_bins, data.max_duration)
     source = resolve_base(options, folder)
     if not fetches and not Path(source).is_dir():

@@ -36,7 +36,7 @@ from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.model import find_frozen, name_base, resolve_base
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
-from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
+from vaak.tasks.asr.vocabulary import Vocabulary, make_unnamed_ids
 from vaak.tasks.asr.whisper.data import Timing, WhisperDataset, collate
 from vaak.tasks.asr.whisper.export import (
     make_files_of_new_tokens,
@@ -137,7 +137,7 @@ class WhisperTask(SpeechRecognitionTask):
         features = np.zeros((config.num_mel_bins, 2 * config.max_source_positions), np.float32)
         example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
         rows = largest_rows(self.experiment.training, seconds)
-        return collate([example] * rows, Vocabulary("", ids_of_size(2)), features.shape[1])
+        return collate([example] * rows, Vocabulary("", make_unnamed_ids(2)), features.shape[1])
 
     def model(self) -> AsrModel:
         """The base, with adapters or experts.

@@ -282,7 +282,7 @@ def test_compiling_needs_a_compiler_headers_and_on_cuda_triton(tmp_path: Path, m
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     assert devices.compiler("cpu").mark == "ok"
-    assert devices.what_compiling_lacks("cuda") == ["working triton"]
+    assert devices.find_missing_for_compile("cuda") == ["working triton"]
     (tmp_path / "Python.h").unlink()
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
     found = devices.compiler("cpu")
@@ -364,14 +364,14 @@ def test_devices_are_known_without_torch(printed: str, built: str | None, expect
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(devices, "cuda_of_torch", lambda: built)
+    monkeypatch.setattr(devices, "get_torch_cuda", lambda: built)
     said = "\n".join(f"{one.name} {one.said}" for one in devices.examine_devices())
     assert all(words in said for words in expected), said
 
 
 def test_what_torch_was_built_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert devices.cuda_of_torch() == torch.version.cuda
+    assert devices.get_torch_cuda() == torch.version.cuda
     (tmp_path / "version.py").write_text("cuda: str | None = '13.0'\nhip: str | None = None\n")
     at = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: at)
-    assert devices.cuda_of_torch() == "13.0"
+    assert devices.get_torch_cuda() == "13.0"

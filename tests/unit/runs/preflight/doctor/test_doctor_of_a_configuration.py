@@ -78,7 +78,7 @@ def test_a_device_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_compiler_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(training, "what_compiling_lacks", lambda _: ["C++ compiler"])
+    monkeypatch.setattr(training, "find_missing_for_compile", lambda _: ["C++ compiler"])
     assert "compile" not in examined(tiny_text)
     assert examined(tiny_text, "training.performance.compile=true")["compile"].mark == "problem"
 

@@ -16,7 +16,7 @@ import tiny_mixture
 from tiny_whisper import write_whisper
 from vaak.config.base import from_options
 from vaak.core.storage.files import write_json
-from vaak.pipeline.execution import BEGUN, collect_dependencies, status_of_stage
+from vaak.pipeline.execution import BEGUN, collect_dependencies, get_stage_status
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 Values = dict[str, Any]
@@ -45,7 +45,7 @@ def reasons(before: Values, after: Values, folder: Path, change: Callable[[], ob
     change()
     made = from_options(PIPELINE.options, dict(after), "")
     return {
-        stage.name: status_of_stage(stage, folder / stage.name, collect_dependencies(stage, made, {})).why
+        stage.name: get_stage_status(stage, folder / stage.name, collect_dependencies(stage, made, {})).why
         for stage in stages
     }
 
