@@ -116,6 +116,24 @@ def write_page(path: Path, page: str) -> None:
         raise UserError(f"{path} can't be written: {error.strerror or error}") from error
 
 
+def _to_json(panel: Panel) -> dict[str, Any]:
+    """Return a chart as the page's script reads it."""
+    curves = [
+        {
+            "label": shortened(curve.label),
+            "colour": number if curve.colour is None else curve.colour,
+            "x": curve.steps,
+            "y": [None if value is None else float(f"{value:.6g}") for value in curve.values],
+        }
+        for number, curve in enumerate(panel.curves)
+    ]
+    return {
+        "unit": panel.unit,
+        "bands": [{"from": start, "text": text} for start, text in panel.bands],
+        "curves": curves,
+    }
+
+
 def document(
     title: str, body: Sequence[Html], charts: Sequence[Panel] = (), happened: Sequence[Event] = (), live: bool = False
 ) -> str:
@@ -129,22 +147,7 @@ def document(
         for name in ("uPlot.iife.min.js", "report.js", "report.css", "uPlot.LICENSE")
     )
     data = {
-        "panels": [
-            {
-                "unit": panel.unit,
-                "bands": [{"from": start, "text": text} for start, text in panel.bands],
-                "curves": [
-                    {
-                        "label": shortened(curve.label),
-                        "colour": number if curve.colour is None else curve.colour,
-                        "x": curve.steps,
-                        "y": [None if value is None else float(f"{value:.6g}") for value in curve.values],
-                    }
-                    for number, curve in enumerate(panel.curves)
-                ],
-            }
-            for panel in charts
-        ],
+        "panels": [_to_json(panel) for panel in charts],
         "events": [{**one._asdict(), "text": shortened(one.text)} for one in happened],
     }
     hashes = " ".join(

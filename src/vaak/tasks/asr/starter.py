@@ -18,36 +18,18 @@ from vaak.tasks.asr.config import CONTEXT_SECONDS
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    """Sections for the data found; each choice says why."""
-    data: dict[str, Any] = {}
+    """Return sections for the data found; each choice says why."""
     budget, per_epoch = choose_seconds(amounts, device, 60, 10), amounts.hours * 3600
-    gib = device.total / GIB
+    data: dict[str, Any] = {}
     if device.kind == "cpu":
         longest = min(30, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30)
         data["max_duration"] = Choice(longest, "seconds; the longest recording, or 30")
-        size = (96, 2) if amounts.hours < 2 else (144, 4)
-        why = "from scratch, as a processor allows; with a GPU, model: {base: openai/whisper-small} needs less speech"
-        model: dict[str, Any] = {
-            "architecture": Choice("ctc", why),
-            "conformer": {"d_model": Choice(size[0], f"for {amounts.hours:,.1f} hours"), "num_layers": size[1]},
-        }
-        optimizer: dict[str, Any] = {"type": "muon", "lr": 1e-2, "adamw_lr": 3e-3}
+        model, optimizer = _choose_conformer(amounts)
     else:
-        base, parameters = ("openai/whisper-large-v3-turbo", "809M") if gib >= 20 else ("openai/whisper-small", "244M")
-        model = {
-            "base": Choice(base, f"{parameters} parameters, fit into {format_bytes(device.total)}; downloaded once")
-        }
-        # A pretrained Whisper reads 30 s, to which audio is padded: so much of a step is each recording.
+        # A pretrained Whisper pads each recording to 30 s.
         per_epoch = max(per_epoch, CONTEXT_SECONDS * amounts.examples)
         budget = budget._replace(value=max(round(CONTEXT_SECONDS), budget.value))
-        is_little = amounts.hours < 20 or gib < 10
-        if is_little:
-            why = f"{amounts.hours:,.1f} hours: low-rank adapters forget less than all weights would"
-            model["lora"] = {"rank": Choice(16, why), "alpha": 32, "targets": ["q_proj", "v_proj"]}
-        optimizer = {
-            "type": "adamw",
-            "lr": Choice(RATES.adapters, "usual for adapters") if is_little else Choice(RATES.whole, "Whisper's"),
-        }
+        model, optimizer = _choose_whisper(amounts, device)
         if amounts.language is not None:
             data["language"] = Choice(amounts.language, "most of the recordings")
     if amounts.speakers > 1:
@@ -62,6 +44,30 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
             **choose_steps(per_epoch / budget.value, device),
         },
     }
+
+
+def _choose_conformer(amounts: Amounts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a small model trained from scratch, and of its optimizer."""
+    width, layers = (96, 2) if amounts.hours < 2 else (144, 4)
+    why = "from scratch, as a processor allows; with a GPU, model: {base: openai/whisper-small} needs less speech"
+    model = {
+        "architecture": Choice("ctc", why),
+        "conformer": {"d_model": Choice(width, f"for {amounts.hours:,.1f} hours"), "num_layers": layers},
+    }
+    return model, {"type": "muon", "lr": 1e-2, "adamw_lr": 3e-3}
+
+
+def _choose_whisper(amounts: Amounts, device: Device) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a Whisper that fits into the device, adapted if data are few, and of its optimizer."""
+    gib = device.total / GIB
+    base, parameters = ("openai/whisper-large-v3-turbo", "809M") if gib >= 20 else ("openai/whisper-small", "244M")
+    why = f"{parameters} parameters, fit into {format_bytes(device.total)}; downloaded once"
+    model: dict[str, Any] = {"base": Choice(base, why)}
+    if amounts.hours >= 20 and gib >= 10:
+        return model, {"type": "adamw", "lr": Choice(RATES.whole, "Whisper's")}
+    why = f"{amounts.hours:,.1f} hours: low-rank adapters forget less than all weights would"
+    model["lora"] = {"rank": Choice(16, why), "alpha": 32, "targets": ["q_proj", "v_proj"]}
+    return model, {"type": "adamw", "lr": Choice(RATES.adapters, "usual for adapters")}
 
 
 def write_example(folder: Path) -> None:

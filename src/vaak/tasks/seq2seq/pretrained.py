@@ -192,7 +192,7 @@ def detect_family(theirs: Theirs, source: str) -> TranslatorFamily:
 
 
 def _t5(theirs: Theirs, source: str) -> TranslatorFamily:
-    _demand(theirs, source, relative_attention_num_buckets=32, relative_attention_max_distance=128)
+    _require_options(theirs, source, relative_attention_num_buckets=32, relative_attention_max_distance=128)
     kinds = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
     stack = {
         **_sizes(theirs, d_model="d_model", d_ff="d_ff", num_heads="num_heads", head_dim="d_kv"),
@@ -248,7 +248,9 @@ def _t5_feed_forward(layer: int, gated: bool) -> Parts:
 
 
 def _marian(theirs: Theirs, source: str) -> TranslatorFamily:
-    _demand(theirs, source, scale_embedding=True, share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
+    _require_options(
+        theirs, source, scale_embedding=True, share_encoder_decoder_embeddings=True, tie_word_embeddings=True
+    )
     kinds = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
     stack = {
         "d_model": theirs["d_model"],
@@ -296,7 +298,7 @@ def _kind(theirs: Theirs, source: str, name: str, kinds: Mapping[str, str]) -> s
     return kinds[theirs[name]]
 
 
-def _demand(theirs: Theirs, source: str, **expected: object) -> None:
+def _require_options(theirs: Theirs, source: str, **expected: object) -> None:
     for name, value in expected.items():
         if theirs.get(name, value) != value:
             raise _unknown_option(source, name, theirs[name])
