@@ -6,22 +6,13 @@ Imports no torch. It has more than 500 lines because the options of all networks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from vaak.config.base import (
-    LARGEST_LENGTH,
-    ExtensibleSection,
-    ResumeClass,
-    Section,
-    open_type,
-    option,
-    users_options,
-)
-from vaak.config.components import NETWORKS, without_folder
-from vaak.config.tasks import CheckFinding, impossible, no_effect, remark
+from vaak.config.base import LARGEST_LENGTH, ExtensibleSection, ResumeClass, Section, open_type, option, users_options
+from vaak.config.components import NETWORKS
 
 FACTORS_END = 32
 """A ``d_ff`` below this is not a width but a multiple of ``d_model``."""
@@ -357,69 +348,6 @@ class ConformerConfig(StackConfig):
         return self
 
 
-Size = Annotated[int, Field(gt=0, le=4096)]
-
-
-class HifiGanConfig(Section):
-    """The sizes of HiFi-GAN's generator; the defaults are V1. Source: Kong et al. 2020, appendix A.1."""
-
-    resume_class: ClassVar[ResumeClass | None] = "refused"
-
-    upsample_rates: tuple[Size, ...] = option(
-        "Factors of the frame rate, one per level; their product is hop_length.", (8, 8, 2, 2), min_length=1
-    )
-    upsample_kernel_sizes: tuple[Size, ...] = option(
-        "Kernel sizes of the levels; each is its rate, or larger by an even number.", (16, 16, 4, 4)
-    )
-    upsample_initial_channel: int = option(
-        "Channels at the frame rate; each level has half of the one before.", 512, gt=0, le=LARGEST_WIDTH
-    )
-    resblock: Literal["1", "2"] = option("Residual blocks with two convolutions (V1, V2), or with one (V3).", "1")
-    resblock_kernel_sizes: tuple[Size, ...] = option(
-        "Kernels of the residual blocks of a level; odd.", (3, 7, 11), min_length=1
-    )
-    resblock_dilation_sizes: tuple[tuple[Size, ...], ...] = option(
-        "Dilations of the convolutions of each of them.", ((1, 3, 5), (1, 3, 5), (1, 3, 5))
-    )
-
-    @field_validator("resblock", mode="before")
-    @classmethod
-    def _number_is_text(cls, value: Any) -> Any:
-        return str(value) if type(value) is int else value
-
-    @model_validator(mode="after")
-    def _levels_fit(self) -> Self:
-        levels = len(self.upsample_rates)
-        if len(self.upsample_kernel_sizes) != levels:
-            raise ValueError(f"upsample_kernel_sizes has {len(self.upsample_kernel_sizes)}, upsample_rates {levels}")
-        for kernel, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=True):
-            # with padding (kernel - rate) / 2 on both sides, the output is exactly rate times as long
-            if kernel < rate or (kernel - rate) % 2:
-                raise ValueError(f"upsample_kernel_sizes: {kernel} isn't the rate {rate}, nor an even number more")
-        if self.upsample_initial_channel % 2**levels:
-            raise ValueError(
-                f"upsample_initial_channel ({self.upsample_initial_channel}) can't be halved {levels} times"
-            )
-        if any(kernel % 2 == 0 for kernel in self.resblock_kernel_sizes):
-            raise ValueError("resblock_kernel_sizes must be odd, so that kernels have a middle")
-        if len(self.resblock_dilation_sizes) != len(self.resblock_kernel_sizes):
-            raise ValueError(
-                f"resblock_dilation_sizes has {len(self.resblock_dilation_sizes)}, resblock_kernel_sizes "
-                f"{len(self.resblock_kernel_sizes)}"
-            )
-        return self
-
-    def num_parameters(self, num_bins: int) -> int:
-        """Return about how many weights there are, for a spectrogram of ``num_bins``."""
-        width = self.upsample_initial_channel
-        found, each = 7 * num_bins * width, 2 if self.resblock == "1" else 1
-        for kernel in self.upsample_kernel_sizes:
-            found, width = found + kernel * width * width // 2, width // 2
-            for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True):
-                found += each * len(dilations) * size * width**2
-        return found
-
-
 class LoraConfig(Section):
     """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"; Dettmers et al. 2023, "QLoRA" (nf4)."""
 
@@ -547,81 +475,6 @@ class EncoderDecoderConfig(Section):
     def draws_features(self) -> bool:
         """Whether some layer has random features, which training may redraw."""
         return self.encoder.draws_features or self.decoder.draws_features
-
-
-LINEAR_PAYS_FROM = {"linear": 850, "causal_linear": 2000}
-"""Tokens from which linear attention takes less time than softmax: measured in docs/attention.md."""
-OF_SCALING = ("rope_scaling_type", "rope_scaling_bounds", "rope_original_length")
-
-
-def check_stack(section: str, stack: StackConfig, *, is_encoder: bool, longest: float) -> Iterable[CheckFinding]:
-    """Findings about a stack whose options are in ``section``, and which sees at most ``longest`` tokens at once."""
-    if stack.is_own:
-        return []
-    unread = (*_unread_by_attention(stack), *_unread_by_positions(stack))
-    found = [no_effect(f"{section}.{name}", reason) for name, reason in unread]
-    if stack.bias and stack.qkv_bias:
-        found.append(no_effect(f"{section}.qkv_bias", "with bias, all layers have one"))
-    if is_encoder and stack.attention_type == "causal_linear":
-        found.append(
-            remark(f"{section}.attention_type", "the encoder then sees no later token; linear sees both sides")
-        )
-    pays_from = LINEAR_PAYS_FROM.get(stack.attention_type, 0)
-    if longest < pays_from:
-        found.append(
-            remark(
-                f"{section}.attention_type",
-                f"{stack.attention_type} takes less time than softmax from about {pays_from:,} tokens on, but here are "
-                f"at most {longest:,.0f}; softmax is faster, and exact",
-            )
-        )
-    return found
-
-
-def _unread_by_attention(stack: StackConfig) -> Iterator[tuple[str, str]]:
-    if stack.attention_type != "local":
-        yield "window", f"attention_type is {stack.attention_type}; only local has a window"
-    if not stack.draws_features:
-        for name in ("num_features", "kernel_type", "orthogonal_features"):
-            yield name, f"attention_type is {stack.attention_type}; only linear and causal_linear have features"
-    crossing = getattr(stack, "cross_type", "linear")
-    if "linear" in stack.attention_type and crossing == "linear":
-        yield "attention_dropout", f"{stack.attention_type} attention forms no weights that could be dropped"
-
-
-def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
-    if stack.position_type != "rotary":
-        for name in ("rope_theta", "rope_scaling_factor", *OF_SCALING):
-            yield name, f"position_type is {stack.position_type}; only rotary positions turn"
-    elif stack.rope_scaling_factor == 1:
-        for name in OF_SCALING:
-            yield name, "rope_scaling_factor is 1, which changes nothing"
-    elif stack.rope_scaling_type in ("linear", "ntk"):
-        for name in OF_SCALING[1:]:
-            yield name, f"rope_scaling_type is {stack.rope_scaling_type}; only llama3 and yarn have bounds"
-
-
-def check_presets(
-    preset: str | None, presets: Mapping[str, Mapping[str, Any]], model: object
-) -> Iterator[CheckFinding]:
-    """Yield whether the ``preset``, one of ``presets``, has a size that the ``model`` doesn't override."""
-    sizes = presets.get(preset or "", {})
-    if isinstance(model, StackConfig) and model.is_own:
-        sizes = {name: size for name, size in sizes.items() if model.reads(name)}
-    if sizes and all(getattr(model, name) != size for name, size in sizes.items()):
-        yield no_effect("model.preset", f"all of its sizes are overridden: {', '.join(sizes)}")
-
-
-def check_own_networks(section: str, stack: StackConfig, reason: str) -> Iterator[CheckFinding]:
-    """Yield a finding where the task can't use a user's own network, with the ``reason``."""
-    if stack.is_own:
-        yield impossible(f"{section}.type", f"is {without_folder(stack.type)}, but {reason}; leave one of them out")
-
-
-def find_own_networks(model: Any) -> list[StackConfig]:
-    """Return the stacks of a ``model`` section, itself or in it, that are networks of the user's."""
-    sections = [model, *(getattr(model, name) for name in getattr(type(model), "model_fields", ()))]
-    return [one for one in sections if isinstance(one, StackConfig) and one.is_own]
 
 
 def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:

@@ -29,11 +29,11 @@ from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
 from vaak.engine.checkpoint.dcp import write_dcp
 from vaak.engine.snapshot import model_tensors
-from vaak.nn.config import find_own_networks
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.lora import write_own_adapter
 from vaak.nn.losses import Loss, make_loss
 from vaak.nn.own_network import OwnNetwork
+from vaak.nn.stack_checks import find_own_networks
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_folder, prepare_for_run, prepared_folder
 
 log = logging.getLogger("vaak")

@@ -31,7 +31,7 @@ from vaak.audio.mel_config import MelConfig
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
-from vaak.nn.config import HifiGanConfig
+from vaak.nn.speech.config import HifiGanConfig
 from vaak.nn.speech.hifigan import HifiGan
 from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import InverseSTFT, Vocos

@@ -6,7 +6,8 @@ FOLDER stands for what option_files.py writes for a task, OWN for a folder of on
 from __future__ import annotations
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
-from vaak.nn.config import ConformerConfig, HifiGanConfig
+from vaak.nn.config import ConformerConfig
+from vaak.nn.speech.config import HifiGanConfig
 from vaak.tasks.asr.config import MaskingConfig
 
 CONVERSATIONS = (

@@ -22,7 +22,7 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.nn.config import HifiGanConfig
+from vaak.nn.speech.config import HifiGanConfig
 
 SLOPE = 0.1
 """Slope of leaky ReLUs for negative numbers; the last one has 0.01."""

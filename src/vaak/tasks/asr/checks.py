@@ -10,8 +10,8 @@ from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, impossible, no_effect, remark, unread_input
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
-from vaak.nn.config import check_own_networks, check_stack
 from vaak.nn.decoding.hotword_list import read_hotwords
+from vaak.nn.stack_checks import check_own_networks, check_stack
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.asr.bases import (
     CTC_BASES,

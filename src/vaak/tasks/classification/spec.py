@@ -20,12 +20,8 @@ from vaak.config.tasks import (
     remark,
     unread_input,
 )
-from vaak.nn.config import (
-    ConvolutionalStackConfig,
-    check_own_networks,
-    check_stack,
-    stack_parameters,
-)
+from vaak.nn.config import ConvolutionalStackConfig, stack_parameters
+from vaak.nn.stack_checks import check_own_networks, check_stack
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig

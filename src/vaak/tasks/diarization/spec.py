@@ -21,7 +21,8 @@ from vaak.config.tasks import (
     remark,
 )
 from vaak.core.storage.model_formats import PYANNOTE
-from vaak.nn.config import check_presets, check_stack, stack_parameters
+from vaak.nn.config import stack_parameters
+from vaak.nn.stack_checks import check_presets, check_stack
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.audio_checks import (
     BY_LOADER,

@@ -18,14 +18,8 @@ from vaak.config.tasks import (
     no_effect,
     unread_input,
 )
-from vaak.nn.config import (
-    MIXTURE_UNCAPTURED,
-    SingleStackConfig,
-    check_own_networks,
-    check_presets,
-    check_stack,
-    stack_parameters,
-)
+from vaak.nn.config import MIXTURE_UNCAPTURED, SingleStackConfig, stack_parameters
+from vaak.nn.stack_checks import check_own_networks, check_presets, check_stack
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.fetching import count_base_parameters, read_base_config, read_local_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, code_from, ct2_format, transformers_format

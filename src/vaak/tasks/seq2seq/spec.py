@@ -17,13 +17,8 @@ from vaak.config.tasks import (
     load_name,
     no_effect,
 )
-from vaak.nn.config import (
-    DecoderConfig,
-    EncoderDecoderConfig,
-    check_own_networks,
-    check_stack,
-    stack_parameters,
-)
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, stack_parameters
+from vaak.nn.stack_checks import check_own_networks, check_stack
 from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.fetching import count_base_parameters, read_local_config
 from vaak.tasks.formats import DCP, ONNX, PEFT, ct2_format, transformers_format

@@ -17,13 +17,8 @@ from vaak.config.tasks import (
     only_length,
     remark,
 )
-from vaak.nn.config import (
-    ConvolutionalStackConfig,
-    check_own_networks,
-    check_presets,
-    check_stack,
-    stack_parameters,
-)
+from vaak.nn.config import ConvolutionalStackConfig, stack_parameters
+from vaak.nn.stack_checks import check_own_networks, check_presets, check_stack
 from vaak.tasks.adapter_checks import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA

@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig, Range, as_range, rising
 from vaak.config.base import LARGEST_COUNT, Place, ResumeClass, Section, SourceOrName, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import LARGEST_WIDTH, HifiGanConfig, LoraConfig, lora_option
+from vaak.nn.config import LARGEST_WIDTH, LoraConfig, lora_option
+from vaak.nn.speech.config import HifiGanConfig
 
 MEL, STFT, ADVERSARIAL, MATCHING, DISCRIMINATOR = "mel", "stft", "adversarial", "feature_matching", "discriminator"
 LOSSES = (MEL, STFT, ADVERSARIAL, MATCHING, DISCRIMINATOR)
