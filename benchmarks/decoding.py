@@ -25,7 +25,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import RunTokenizer, export_hf
+from vaak.tasks.lm.export import export_hf
+from vaak.tasks.lm.export_tokenizer import RunTokenizer
 from vaak.tasks.lm.gguf import write_gguf
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate_batch

@@ -22,13 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
@@ -41,7 +40,6 @@ from vaak.core.storage.files import (
     usual_mode,
     whole_folder,
     write_json,
-    write_text,
 )
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.new_tokens import iterate_new_rows
@@ -51,10 +49,19 @@ from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.kept_base import KeptBase, read_config
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
+from vaak.tasks.lm.export_tokenizer import (
+    RunTokenizer,
+    find_base_ends,
+    find_special_ids,
+    select_generation_ids,
+    stop_ids,
+    write_ends,
+    write_tokenizer_files,
+)
+from vaak.tasks.lm.families import FAMILIES, DecoderFamily, exported_config, find_family
 from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
-from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family
 from vaak.tasks.older_names import write_older_names
 from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, find_model, tell_untied
 from vaak.tasks.text_task import TextTask
@@ -66,19 +73,6 @@ log = logging.getLogger("vaak")
 Decoder = TypeVar("Decoder", LanguageModel, LanguageModel | TransformersDecoder)
 SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
 """Part of the name of a layer that belongs to one expert."""
-GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
-
-
-class RunTokenizer(NamedTuple):
-    """The ``file`` of a run's tokenizer and the text of its special tokens, by transformers' names (``bos_token``, …).
-
-    ``turn_ends`` are the ids by which the run's chat template ends an answer.
-    """
-
-    file: Path
-    special_tokens: dict[str, str]
-    turn_ends: tuple[int, ...] = ()
 
 
 def export_hf(
@@ -99,9 +93,9 @@ def export_hf(
     """
     model = merged(model)
     family = None if isinstance(model, TransformersDecoder) else _family(model, base)
-    special_ids = _special_ids(tokenizer.file, tokenizer.special_tokens, model.vocab_size)
+    special_ids = find_special_ids(tokenizer.file, tokenizer.special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
-        ids = _generation_ids(special_ids)
+        ids = select_generation_ids(special_ids)
         stops = stop_ids(ids, base, tokenizer.turn_ends)
         if isinstance(model, TransformersDecoder):
             assert base is not None
@@ -111,32 +105,7 @@ def export_hf(
             # Vaak's own tokenizers have it.
             assert max_length is not None
             _write_files(made, model, hf_config(model, max_length, family) | ids | stops, family)
-        _write_use_of_texts(made, tokenizer, special_ids, max_length, base)
-
-
-def _generation_ids(special_ids: Mapping[str, int]) -> dict[str, int]:
-    return {f"{name}_id": special_ids[name] for name in GENERATION_TOKENS if name in special_ids}
-
-
-def _write_use_of_texts(
-    folder: Path,
-    tokenizer: RunTokenizer,
-    special_ids: dict[str, int],
-    max_length: int | None,
-    base: KeptBase | None,
-) -> None:
-    """Write the tokenizer with its chat template, and how texts are generated: where other tools stop."""
-    _write_tokenizer(folder, tokenizer, special_ids, max_length, base.tokenizer if base else None)
-    _write_ends(folder, tokenizer, special_ids, base)
-
-
-def _write_ends(folder: Path, tokenizer: RunTokenizer, special_ids: dict[str, int], base: KeptBase | None) -> None:
-    """Write next to a tokenizer where a text ends, and a turn."""
-    ids = _generation_ids(special_ids)
-    generation = {**ids, **(base.generation if base else {}), **stop_ids(ids, base, tokenizer.turn_ends)}
-    write_json(folder / "generation_config.json", generation)
-    if tokenizer.turn_ends:
-        _set_turn_end(folder, tokenizer.turn_ends)
+        write_tokenizer_files(made, tokenizer, special_ids, max_length, base)
 
 
 def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
@@ -305,70 +274,6 @@ def hf_weights(model: LanguageModel, family: DecoderFamily | None = None) -> dic
     return (family or find_family(model.config)).exported(model.state_dict())
 
 
-def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_size: int) -> dict[str, int]:
-    """The numbers of the special tokens, by transformers' names."""
-    if not tokenizer_file.is_file():
-        raise UserError(f"The tokenizer {tokenizer_file} does not exist.")
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    if tokenizer.get_vocab_size() > vocab_size:
-        raise UserError(
-            f"The tokenizer {tokenizer_file} has {tokenizer.get_vocab_size()} tokens, the model only {vocab_size}; "
-            "export the model with the tokenizer it was trained with."
-        )
-    ids = {}
-    for name, token in special_tokens.items():
-        token_id = tokenizer.token_to_id(token)
-        if name not in SPECIAL_TOKENS:
-            raise UserError(
-                f"{name} is not a special token of transformers; expected one of {', '.join(SPECIAL_TOKENS)}."
-            )
-        if token_id is None:
-            raise UserError(f"The tokenizer {tokenizer_file} has no token {token!r} (given as {name}).")
-        ids[name] = token_id
-    return ids
-
-
-def _write_tokenizer(
-    folder: Path,
-    given: RunTokenizer,
-    special_ids: dict[str, int],
-    max_length: int | None,
-    base: Mapping[str, Any] | None,
-) -> None:
-    """Write the tokenizer to ``folder``: as the ``base`` has it, or as training reads it.
-
-    ``given`` and ``max_length`` are those of ``export_hf``; ``special_ids`` has the ids of
-    the special tokens by the same names.
-    """
-    content = given.file.read_text(encoding="utf-8")
-    config: dict[str, Any] = {**(base or {})}
-    if base is None:
-        tokenizer = Tokenizer.from_file(str(given.file))
-        if bos := given.special_tokens.get("bos_token"):
-            # Training reads it before every text.
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single=f"{bos} $A", pair=f"{bos} $A {bos} $B:1", special_tokens=[(bos, special_ids["bos_token"])]
-            )
-        content = str(tokenizer.to_str())
-        config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": max_length,
-            "model_input_names": ["input_ids", "attention_mask"],
-            "clean_up_tokenization_spaces": False,
-            **given.special_tokens,
-        }
-        write_json(folder / "special_tokens_map.json", given.special_tokens)
-    else:
-        # A limit below the trained length would cut texts; no limit, or a higher one, stays unchanged.
-        limit = config.get("model_max_length")
-        if max_length is not None and isinstance(limit, int) and limit < max_length:
-            config["model_max_length"] = max_length
-    if (template := template_in(given.file.parent)) is not None:
-        config["chat_template"] = template
-    write_json(folder / "tokenizer_config.json", config)
-    write_text(folder / "tokenizer.json", content)
-
-
 def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], family: DecoderFamily) -> None:
     """Write the configuration ``config`` and the weights of ``model``, by the names of ``family``, to ``folder``."""
     write_json(folder / "config.json", dict(config))
@@ -379,42 +284,6 @@ def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], 
             raise OSError(str(error)) from error
     sync_file(folder / "model.safetensors")
     sync_directory(folder)
-
-
-def _set_turn_end(folder: Path, turn_ends: Sequence[int]) -> None:
-    """Make the token that ends an answer the tokenizer's own ``eos_token``, at which vLLM and CTranslate2 stop, too.
-
-    A template that writes ``eos_token`` itself keeps it: its text would change.
-    """
-    path = folder / "tokenizer_config.json"
-    about, tokenizer = read_json(path), Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if "eos_token" in str(about.get("chat_template") or ""):
-        return
-    token = tokenizer.id_to_token(turn_ends[0])
-    write_json(path, {**about, "eos_token": token})
-    if (special := folder / "special_tokens_map.json").is_file():
-        write_json(special, {**read_json(special), "eos_token": token})
-
-
-def stop_ids(own: Mapping[str, Any], base: KeptBase | None, turn_ends: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the tokens that end a text: those of a turn, of the base and of the run; a single one isn't a list.
-
-    >>> base = KeptBase({}, {"eos_token_id": [5, 2]}, {})
-    >>> stop_ids({"eos_token_id": 2}, base, [7]), stop_ids({"eos_token_id": 2}, None)
-    ({'eos_token_id': [7, 5, 2]}, {'eos_token_id': 2})
-    """
-    found = [*turn_ends, *find_base_ends(base), own.get("eos_token_id")]
-    known = [one for one in dict.fromkeys(found) if one is not None]
-    return {"eos_token_id": known[0] if len(known) == 1 else known} if known else {}
-
-
-def find_base_ends(base: KeptBase | None) -> list[int]:
-    """Return the tokens at which a pretrained model stops; none without one."""
-    if base is None:
-        return []
-    # transformers asks the configuration only where a base has no generation_config.json.
-    found = (base.generation or base.config).get("eos_token_id")
-    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _network_alone(model: Decoder) -> Decoder:
@@ -516,7 +385,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         if isinstance(self.tokenizer, UsersTokenizer):
             return {}
         with scratch_folder("tokenizer") as made:
-            self._write_use_of_texts(made)
+            self._write_tokenizer_files(made)
             files = {file.name: file.read_text(encoding="utf-8") for file in made.iterdir()}
         rows = [one for _, one in iterate_new_rows(model)]
         if not rows:
@@ -524,9 +393,9 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         readme = README_OF_NEW_TOKENS.format(number=len(rows[0].ids), size=rows[0].ids.stop, folder=folder.name)
         return files | {"README.md": readme}
 
-    def _write_use_of_texts(self, folder: Path) -> None:
+    def _write_tokenizer_files(self, folder: Path) -> None:
         """Write tokenizer, chat template and ``generation_config.json`` to a folder that has no configuration."""
-        _write_use_of_texts(folder, *self._tokenizer_and_ids(), self.longest_read, self._kept_base())
+        write_tokenizer_files(folder, *self._tokenizer_and_ids(), self.longest_read, self._kept_base())
 
     def _write_plain_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer as Vaak reads it, which puts nothing before a text, with template and ends."""
@@ -534,11 +403,11 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         tokenizer, ids = self._tokenizer_and_ids()
         if (template := template_in(tokenizer.file.parent)) is not None:
             keep_template(folder, template)
-        _write_ends(folder, tokenizer, ids, self._kept_base())
+        write_ends(folder, tokenizer, ids, self._kept_base())
 
     def _tokenizer_and_ids(self) -> tuple[RunTokenizer, dict[str, int]]:
         tokenizer = self._run_tokenizer()
-        return tokenizer, _special_ids(tokenizer.file, tokenizer.special_tokens, self.tokenizer.vocab_size)
+        return tokenizer, find_special_ids(tokenizer.file, tokenizer.special_tokens, self.tokenizer.vocab_size)
 
     def _kept_base(self) -> KeptBase | None:
         return None if self.own.pretrained is None else KeptBase.of(self.prepared.folder)

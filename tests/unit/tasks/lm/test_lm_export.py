@@ -12,7 +12,8 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.feed_forward import list_mixtures
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import RunTokenizer, export_hf
+from vaak.tasks.lm.export import export_hf
+from vaak.tasks.lm.export_tokenizer import RunTokenizer
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 

@@ -32,18 +32,12 @@ from vaak.nn.nf4 import quantise
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.kept_base import KeptBase, read_config
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
+from vaak.tasks.lm.export import ct2_logits, export_hf, export_peft
+from vaak.tasks.lm.export_tokenizer import RunTokenizer
+from vaak.tasks.lm.families import exported_config, find_family
 from vaak.tasks.lm.model import TransformersDecoder, add_adapters
 from vaak.tasks.lm.predict import WITHOUT_END, RowDecoder, generate, generate_batch
-from vaak.tasks.lm.pretrained import (
-    exported_config,
-    find_family,
-    init_model,
-    load_model,
-    options_in,
-    read_max_length,
-    save_base,
-)
+from vaak.tasks.lm.pretrained import init_model, load_model, options_in, read_max_length, save_base
 from vaak.tasks.older_names import older_rope
 from vaak.tasks.quantised import FOUR_BITS
 
