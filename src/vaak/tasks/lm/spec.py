@@ -119,7 +119,7 @@ MIXTURES = ("qwen3_moe", "glm4_moe")
 
 def _read_own_options(name: str) -> Mapping[str, Any] | None:
     """Return the options of Vaak's decoder that a base on this machine is; None where transformers computes it."""
-    from vaak.tasks.lm.pretrained import convert_options
+    from vaak.tasks.lm.families import convert_options
     from vaak.tasks.pretrained import PRETRAINED_KEY, load_config
 
     found = convert_options(load_config(PRETRAINED_KEY, name, local_files_only=True).to_dict())
