@@ -150,9 +150,14 @@ def _explain(error: Exception, source: str) -> str:
     if any(said.startswith(one) for one in TO_INSTALL):
         return "its tokenizer is in files that need a package: pip install sentencepiece tiktoken"
     if type(error).__name__ == "SafetensorError":
-        return f"its weights are damaged or not whole ({_first_line(error)}): download them again"
+        return explain_damage(error)
     # An error of a key that isn't there shows the key alone.
     return f"{'it has an unknown ' if isinstance(error, KeyError) else ''}{_first_line(error)}"
+
+
+def explain_damage(error: Exception) -> str:
+    """Return, in one line, that a file of weights can't be read, with the ``error`` of safetensors."""
+    return f"its weights are damaged or not whole ({_first_line(error)}): download them again"
 
 
 UNKNOWN_KIND = re.compile(r"has model type `([^`]*)` but Transformers does not recognize this architecture")

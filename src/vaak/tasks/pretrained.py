@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from vaak.config.yaml.text import read_yaml
@@ -23,7 +24,7 @@ from vaak.core.storage.model_formats import PYANNOTE, SAFETENSORS, SHARDS, TRANS
 from vaak.engine.snapshot import model_tensors
 from vaak.runs.folder.directory import has_checkpoints
 from vaak.tasks.conversion import convert, locate_converted
-from vaak.tasks.fetching import READABLE, SAFELY, fetch_model, find_local, import_transformers
+from vaak.tasks.fetching import READABLE, SAFELY, explain_damage, fetch_model, find_local, import_transformers
 
 log = logging.getLogger("vaak")
 Found = TypeVar("Found")
@@ -223,10 +224,20 @@ def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: Tr
     if not files:
         raise UserError(f"{PRETRAINED_KEY}: {folder} has no weights; expected model.safetensors")
     for file in files:
-        with safe_open(file, "pt") as opened:
+        with _opening(source, file) as opened:
             # Never within no_grad: a reader that stops early would leave it on.
             for name in filter(wanted, opened.keys()):
                 yield name, opened.get_tensor(name)
+
+
+@contextmanager
+def _opening(source: str, file: Path, key: str = PRETRAINED_KEY) -> Iterator[Any]:
+    """Open a file of a model's weights within this context. Raises UserError for a damaged one."""
+    try:
+        with safe_open(file, "pt") as opened:
+            yield opened
+    except SafetensorError as error:
+        raise UserError(f"{key}: {source} can't be loaded: {explain_damage(error)}") from error
 
 
 HEADS = ("lm_head.weight", "embed_out.weight", "proj_out.weight")
@@ -239,7 +250,7 @@ def note_own_head(config: Any, source: str, key: str = PRETRAINED_KEY) -> None:
 
     The tensors decide, as in transformers 5; transformers 4 took the embedding for the output layer.
     """
-    if getattr(config, "tie_word_embeddings", False) and _has_own_head(source):
+    if getattr(config, "tie_word_embeddings", False) and _has_own_head(source, key):
         config.tie_word_embeddings = False
         log.warning(
             "%s: the configuration of %s says that its output layer is its embedding, but its files have another one, "
@@ -248,11 +259,11 @@ def note_own_head(config: Any, source: str, key: str = PRETRAINED_KEY) -> None:
         )
 
 
-def _has_own_head(source: str) -> bool:
+def _has_own_head(source: str, key: str) -> bool:
     """Return whether a decoder's files have an output layer that isn't its embedding."""
     found: dict[tuple[str, ...], tuple[Path, str]] = {}
     for file in list_weights(fetch_folder(source, WEIGHTS)):
-        with safe_open(file, "pt") as opened:
+        with _opening(source, file, key) as opened:
             names = list(opened.keys())
         found |= {kind: (file, name) for name in names for kind in (HEADS, EMBEDDINGS) if name.endswith(kind)}
     if len(found) < 2:

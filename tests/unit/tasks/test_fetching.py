@@ -15,6 +15,7 @@ import pytest
 import transformers
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
+import tiny_decoder
 import tiny_encoder_decoder
 import tiny_listener
 from tiny_bases import write_moonshine, write_w2v_bert
@@ -31,6 +32,7 @@ from vaak.tasks.fetching import (
     load_tokenizer,
 )
 from vaak.tasks.kept_base import write_generation
+from vaak.tasks.pretrained import load_config, note_own_head
 
 KEY = "model.base"
 
@@ -191,6 +193,18 @@ def test_cut_off_weights_are_to_be_downloaded_again(tmp_path: Path):
     auto: Any = transformers.AutoModel
     with pytest.raises(UserError, match=r"its weights are damaged or not whole \([^\n]*\): download them again$"):
         fetch_model(KEY, str(tmp_path), lambda: auto.from_pretrained(tmp_path))
+
+
+def test_cut_off_weights_of_a_tied_decoder_are_to_be_downloaded_again(tmp_path: Path):
+    """Its output layer is looked for before it is loaded."""
+    tiny_decoder.write_folder(tmp_path, "gemma3_text")
+    _halve(tmp_path / "model.safetensors")
+    config = load_config(KEY, str(tmp_path))
+    assert config.tie_word_embeddings
+    with pytest.raises(
+        UserError, match=rf"^{KEY}: .* weights are damaged or not whole \([^\n]*\): download them again$"
+    ):
+        note_own_head(config, str(tmp_path), KEY)
 
 
 def test_config_check_says_what_a_base_is_that_is_not_read(

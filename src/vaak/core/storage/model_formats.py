@@ -195,6 +195,7 @@ def list_gguf_layers(file: Path) -> list[str]:
 def _recognise_folder(folder: Path) -> ModelFormat:
     files = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
     checks: tuple[Callable[[Path, Sequence[Path]], ModelFormat | None], ...] = (
+        _find_broken_link,
         _find_safetensors,
         _find_pointer,
         _find_adapter,
@@ -203,6 +204,15 @@ def _recognise_folder(folder: Path) -> ModelFormat:
         _find_by_name,
     )
     return next((found for check in checks if (found := check(folder, files)) is not None), _nothing(folder, files))
+
+
+def _find_broken_link(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    """Weights and configurations in the Hub's cache are links, to files that may have been deleted."""
+    for path in sorted(folder.iterdir()):
+        is_read = path.name in (SAFETENSORS, INDEX, CONFIG) or path.match(SHARDS)
+        if is_read and path.is_symlink() and not path.exists():
+            return ModelFormat("incomplete", f"has {path.name}, a link to a file that has gone", "download it again")
+    return None
 
 
 def _find_pointer(folder: Path, files: Sequence[Path]) -> ModelFormat | None:

@@ -101,6 +101,15 @@ def test_what_a_folder_holds_is_said(write: Callable[[Path], None], name: str, s
     assert said in found.describe(tmp_path)
 
 
+def test_a_link_to_weights_that_have_gone_is_named(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blobs" / "gone")
+    found = recognise(tmp_path)
+    assert found.describe(tmp_path) == (
+        f"{tmp_path} has model.safetensors, a link to a file that has gone; download it again"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "content", "form"),
     [
