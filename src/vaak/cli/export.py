@@ -90,7 +90,7 @@ def export(
     if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
     if expert is None and expert_weight is not None:
-        raise UserError("--expert-weight is of one expert: give --expert, too, or leave it out")
+        raise UserError("--expert-weight requires --expert: give both, or leave it out")
     chosen: dict[str, Any] = {}
     if expert is not None:
         if "expert" not in declared.options:

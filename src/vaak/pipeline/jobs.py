@@ -96,8 +96,8 @@ def help_rank_0(directory: Path) -> None:
     if not re.fullmatch("[0-9a-f]{16}", word):
         # As a path, it would lead to anyone's orders.
         raise UserError(
-            "what came as rank 0's word isn't one: another program sends to the ports of this pipeline; start it again "
-            "in a network that others can't reach (docs/security.md)"
+            "the message received as rank 0's isn't valid: another program sends to the ports of this pipeline; start "
+            "it again in a network that others can't reach (docs/security.md)"
         )
     rank, folder = int(os.environ["RANK"]), directory / ORDERS_FOLDER / word
     write_json(own := folder / f"rank-{rank}.json", own_place())

@@ -50,7 +50,9 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
     Raises UserError if it isn't available, and for one that other machines can reach without a ``token``.
     """
     if not is_loopback(host) and not token:
-        raise UserError(f"--host {host}: others reach this address; set VAAK_TOKEN (or --token) to a secret first")
+        raise UserError(
+            f"--host {host}: other machines can reach this address; first set VAAK_TOKEN (or --token) to a secret"
+        )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind, protocol)

@@ -336,8 +336,9 @@ class ChatTemplate:
             after = self._rendered(messages[: number + 1], where, given)
             if not after.startswith(before) or not whole.startswith(after):
                 raise DataError(
-                    f"{where}: {CHAT_KEY}: the first {number + 1} messages alone are written otherwise than as part of "
-                    "all, so the answers can't be found; mark them by {% generation %} in a template of your own"
+                    f"{where}: {CHAT_KEY}: the first {number + 1} messages alone are rendered differently than within "
+                    "the conversation, so the answers can't be found; mark them by {% generation %} in a template of "
+                    "your own"
                 )
             answer = after[len(before) :].rstrip()
             ended = re.search(f"(?:{self._special.pattern})$", answer)

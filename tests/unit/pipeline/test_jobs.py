@@ -29,6 +29,6 @@ def test_a_word_names_no_folder_elsewhere(
     if is_rank_0s:
         help_rank_0(directory)
     else:
-        with pytest.raises(UserError, match=r"^what came as rank 0's word isn't one: another program sends"):
+        with pytest.raises(UserError, match=r"^the message received as rank 0's isn't valid: another program sends"):
             help_rank_0(directory)
     assert (tmp_path / "made").exists() == is_rank_0s

@@ -250,7 +250,7 @@ def test_an_address_that_others_reach_needs_a_token(vaak, run_of):
         listen("0.0.0.0", 0, None)
     code, _, err = vaak("serve", run_of("lm").folder, "--host", "0.0.0.0", "--port", 0)
     assert (code, err.count("\n")) == (2, 1)
-    assert "others reach this address" in err
+    assert "other machines can reach this address" in err
     with listen("127.0.0.1", 0, None) as one, pytest.raises(UserError, match="give another --port"):
         listen("127.0.0.1", one.getsockname()[1], None)
 

@@ -182,7 +182,7 @@ def test_special_tokens_in_a_message_are_letters(tokenizer: Tokenizer):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (FORGETFUL, r"^here: data\.chat_template: the first 3 messages alone are written otherwise"),
+        (FORGETFUL, r"^here: data\.chat_template: the first 3 messages alone are rendered differently"),
         ("{{ raise_exception('Roles must\nalternate') }}", "^here: .* refuses this conversation: Roles must$"),
         ("{{ messages[9].content }}", "^here: .* refuses this conversation: "),
         ("{{ ''.__class__.__mro__ }}", "^here: .* refuses this conversation: "),

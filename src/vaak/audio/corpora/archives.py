@@ -251,7 +251,7 @@ class SharReader(LayoutReader):
             raise DataError(f"{where}: cut {entry['id']} has no recording")
         sources = recording.get("sources")
         if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
-            raise DataError(f"{where}: the recording of {entry['id']} has not one source")
+            raise DataError(f"{where}: the recording of {entry['id']} must have exactly one source")
         absolute = line.part._replace(path=line.part.path.absolute()) if line.part else None
         # Absolute, because the manifest is read later from another folder. Written before the check, which allows only
         # files.

@@ -214,7 +214,8 @@ def _read_file(path: Path) -> Iterator[MinimalPair]:
                 phenomenon = str(entry.get("UID", path.stem))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(
-                    f"{path}:{number}: no minimal pair: a JSON object with sentence_good and sentence_bad is expected"
+                    f"{path}:{number}: this isn't a minimal pair; expected a JSON object with sentence_good and "
+                    "sentence_bad"
                 ) from error
             if not good.strip() or not bad.strip():
                 raise DataError(f"{path}:{number}: a sentence of this minimal pair is empty")

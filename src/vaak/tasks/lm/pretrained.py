@@ -61,16 +61,16 @@ def require_decoder(config: Any, source: str) -> None:
 
 
 def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None = None) -> Tokenizer:
-    """Put configuration and tokenizer of a model in ``folder``, with the tokens that are ``new`` to it.
+    """Write the configuration and the tokenizer of a model to ``folder``, with the tokens that are ``new`` to it.
 
-    Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
+    Raises UserError if they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
     config = load_config(PRETRAINED_KEY, source)
     require_decoder(config, source)
     found = convert_options(config.to_dict())
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(found, str):
-        log.info("%s: %s: %s, so it is transformers' own module", PRETRAINED_KEY, source, found)
+        log.info("%s: %s: %s, so transformers' own module computes it", PRETRAINED_KEY, source, found)
     # Our own decoder computes rotary positions of any length; a table of learned ones ends, and of transformers'
     # modules nothing is known.
     has_places = isinstance(found, str) or found["position_type"] == "learned"
@@ -91,7 +91,7 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
 
 
 def family_in(folder: Path) -> DecoderFamily | None:
-    """The family of the base in prepared data, as ours has it; None where it is transformers' own module."""
+    """Return the family of the base in prepared data; None if transformers' own module computes it."""
     theirs = read_config(folder)
     return None if isinstance(convert_options(theirs), str) else FAMILIES[theirs["model_type"]]
 

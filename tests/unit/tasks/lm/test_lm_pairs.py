@@ -56,7 +56,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str):
 
 def test_bytes_that_are_no_text_and_files_that_are_not_there(tmp_path: Path):
     (tmp_path / "bad.jsonl").write_bytes(b'{"sentence_good": "\xff", "sentence_bad": "b"}\n')
-    with pytest.raises(DataError, match=r"bad\.jsonl:1: no minimal pair"):
+    with pytest.raises(DataError, match=r"bad\.jsonl:1: this isn't a minimal pair"):
         read_pairs((str(tmp_path / "bad.jsonl"),))
     with pytest.raises(DataError, match=r"data\.minimal_pairs: no such file"):
         read_pairs((str(tmp_path / "none.jsonl"),))

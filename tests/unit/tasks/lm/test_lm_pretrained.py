@@ -243,7 +243,7 @@ def test_what_ours_lacks_is_logged_and_left_to_transformers(
     write_folder(tmp_path / "theirs", kind, **others)
     model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
     assert isinstance(model, TransformersDecoder)
-    assert f"vaak's own decoder has no {said}, so it is transformers' own module" in caplog.text
+    assert f"vaak's own decoder has no {said}, so transformers' own module computes it" in caplog.text
 
 
 def test_other_folders_are_refused_in_a_line(tmp_path: Path):
