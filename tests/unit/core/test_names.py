@@ -35,7 +35,7 @@ OPTIONS = {
     "init_except": "vaak.engine.trained:initialise",
     "init_rename": "vaak.engine.trained:_rename_weights",
     "label_columns": COLUMN,
-    "language": "vaak.tasks.asr.whisper.predict:require_decoding",
+    "language": "vaak.tasks.asr.languages:suggest_language",
     "language_like": "vaak.tasks.asr.vocabulary:Vocabulary.with_language",
     "log_metrics": "vaak.config.metric_names:_check_logged",
     "loss_weights": "vaak.tasks.multitask.spec:_model",
