@@ -280,7 +280,7 @@ def _say(
         return
     said = {
         "checkpoint": str(opened.checkpoint),
-        "inference": opened.task.data.inference.model_dump(mode="json"),
+        "inference": opened.task.diarizer(opened.model).settled.model_dump(mode="json"),
         "recordings": [_values(path, one, work.named.get(path)) for path, one in found.items()],
         "failed": failed_to_json(failed),
         "files": files_to_json(work.looked_through),

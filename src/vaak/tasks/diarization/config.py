@@ -138,6 +138,10 @@ class DiarizationModelConfig(StackConfig):
         return self
 
 
+USUAL_THRESHOLD = 0.5
+"""The clustering threshold for embeddings whose distances weren't measured: the model's own, and of most encoders."""
+
+
 class InferenceConfig(Section):
     """Postprocessing: from the model's output for each frame to who spoke when."""
 
@@ -170,8 +174,12 @@ class InferenceConfig(Section):
         "Kaldi's filterbank.",
         {},
     )
-    clustering_threshold: float = option(
-        "Cosine distance of embeddings above which speakers of two windows are different.", 0.5, gt=0, lt=2
+    clustering_threshold: float | None = option(
+        "Cosine distance of embeddings above which speakers of two windows are different. null: what was measured for "
+        "the speaker_encoder (GE2E: 0.25), otherwise 0.5.",
+        None,
+        gt=0,
+        lt=2,
     )
     clustering: Literal["agglomerative", "centred", "vbx"] = option(
         "How embeddings of windows become speakers: agglomerative; centred, which repeats that without what all "
@@ -192,6 +200,12 @@ class InferenceConfig(Section):
     )
     vbx_fa: float = option("vbx: F_A, the weight of the evidence from the embeddings.", 0.07, gt=0)
     vbx_fb: float = option("vbx: F_B, the speaker regularisation; larger values find fewer speakers.", 0.8, gt=0)
+
+    def get_clustering_threshold(self, same_below: float | None = None) -> float:
+        """Return ``clustering_threshold``, or by default the distance that was measured for an encoder, if it was."""
+        if self.clustering_threshold is not None:
+            return self.clustering_threshold
+        return USUAL_THRESHOLD if same_below is None else same_below
 
     @model_validator(mode="after")
     def _bounds_rise(self) -> InferenceConfig:

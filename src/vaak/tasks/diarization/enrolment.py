@@ -113,7 +113,7 @@ class Enrolment:
             why = "this model finds speakers by name itself" if named else GIVE_ENCODER
             raise UserError(f"{option} compares voices by a speaker encoder: {why}")
         if threshold is None:
-            threshold = inference.clustering_threshold if encoder.same_below is None else encoder.same_below
+            threshold = inference.get_clustering_threshold() if encoder.same_below is None else encoder.same_below
         return cls.of_files(files, encoder, opened.task.audio, threshold, option)
 
     @classmethod

@@ -108,6 +108,12 @@ class Diarizer:
         """Seconds from one output frame to the next."""
         return self.frame_shift * self.model.config.output_subsampling
 
+    @property
+    def settled(self) -> InferenceConfig:
+        """The options, with the encoder's clustering threshold where none is given."""
+        threshold = self.inference.get_clustering_threshold(None if self.encoder is None else self.encoder.same_below)
+        return self.inference.model_copy(update={"clustering_threshold": threshold})
+
     def windows(self, num_frames: int) -> list[tuple[int, int]]:
         """First and last + 1 frame of features of each window; they begin at frames of the encoder."""
         step = self.model.config.subsampling
@@ -168,7 +174,7 @@ class Diarizer:
         if not outputs:
             return np.zeros((num_outputs, len(names or ())), dtype=np.float32)
         if names is None:
-            return stitch_windows(outputs, num_outputs, self.inference)
+            return stitch_windows(outputs, num_outputs, self.settled)
         return blend_windows(outputs, [np.arange(len(names))] * len(outputs), num_outputs)
 
     def segments(self, probabilities: np.ndarray) -> list[Segment]:
@@ -428,7 +434,7 @@ def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: 
         "features": about_features,
         "frame_seconds": str(diarizer.frame_seconds),
         "names": json.dumps(model.collator.names, ensure_ascii=False),
-        "inference": diarizer.inference.model_dump_json(),
+        "inference": diarizer.settled.model_dump_json(),
     }
     axes = {name: {0: "row", 1: "frame"} for name in ("features", "mask")}
     exported = OnnxModule(ExportWrapper(model, _infer), first, axes, outputs, others, metadata, {"frame": step})

@@ -51,6 +51,8 @@ from vaak.tasks.formats import DCP, ONNX, PEFT
 
 BASE_RATE, BASE_PARAMETERS = 16000, 1_473_000
 """Sampling rate and size of the segmentation networks that pyannote.audio publishes."""
+BASE_OVERLAP = 0.9
+"""The overlap of windows without training: those of pyannote.audio's pipelines move by a tenth."""
 WITH_CLASSES = ("speaker_id", "powerset")
 WITH_SPEAKERS_OF_THE_WINDOW = ("multilabel", "powerset")
 OF_CLASSES = ("focal",)
@@ -280,7 +282,7 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
     sizes, _ = read_checkpoint(source)
     return {
         "model": {"base": source, "max_speakers": sizes.num_speakers},
-        "data": {"inference": {"window": sizes.duration}},
+        "data": {"inference": {"window": sizes.duration, "window_overlap": BASE_OVERLAP}},
         "training": {"eval_knobs": {"label_type": sizes.label_type}},
     }
 

@@ -125,7 +125,7 @@ def match_by_embeddings(
     if trusted.any():
         speakers = Speakers(vectors[trusted], windows[trusted])
         bounds = least, most = inference.num_speakers or inference.min_speakers, most
-        threshold = inference.clustering_threshold
+        threshold = inference.get_clustering_threshold()
         if inference.clustering == "centred" and (common := find_common(speakers, threshold, *bounds)) is not None:
             # the others are assigned without it, too; those without an embedding stay without one
             vectors = unit_vectors(np.where(there[:, None], vectors - common, 0))

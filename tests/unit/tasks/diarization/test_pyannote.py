@@ -203,7 +203,7 @@ def test_it_is_used_and_evaluated_as_it_is(tmp_path: Path, vaak: Vaak):
     code, said, error = vaak("diarize", tmp_path / "pytorch_model.bin", audio[0], "--json", "--threshold", "0.3")
     assert code == 0, error
     found = json.loads(said)
-    assert found["inference"]["window"] == 1.0
+    assert (found["inference"]["window"], found["inference"]["window_overlap"]) == (1.0, 0.9)
     assert [one["file"] for one in found["recordings"]] == [str(audio[0])]
     data = "datasets=" + json.dumps([make_dataset_from(tmp_path / "audio")])
     code, said, error = vaak("eval", tmp_path / "pytorch_model.bin", "--split", "test", "--json", data)

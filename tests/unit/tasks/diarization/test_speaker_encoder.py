@@ -20,6 +20,7 @@ from vaak.core.errors import UserError
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.speaker_encoder import RATE_HZ, SpeakerEncoder
+from vaak.tasks.diarization.stitching import WindowOutput
 
 CPU = torch.device("cpu")
 MEL: dict[str, Any] = {
@@ -147,6 +148,22 @@ def test_a_file_is_heard_as_it_is_in_memory(tmp_path: Path):
     expected = diarizer.segments(diarizer.joined(outputs, 900))
     assert diarizer.diarize_file(path, audio).segments == expected
     assert replace(diarizer, encoder=None).diarize_file(path, audio).segments != expected
+
+
+def test_by_default_voices_differ_from_the_distance_that_was_measured_for_the_encoder(tmp_path: Path):
+    """Two people in turn, at a cosine distance of 0.35: two where 0.25 was measured, one where nothing was."""
+    own = encoder(save_onnx(tmp_path / "e.onnx", ("row", "sample"), 1))
+    voices = np.array([[1.0, 0.0], [0.65, np.sqrt(1 - 0.65**2)]])
+    speech = np.ones((100, 1), np.float32)
+    outputs = [WindowOutput(100 * turn, speech, voices[[turn % 2]], np.array([2.0])) for turn in range(4)]
+
+    def count(same_below: float | None, **inference: Any) -> int:
+        own.same_below = same_below
+        diarizer = Diarizer(small_diarizer(), InferenceConfig(**inference), FRAME_SHIFT, own)
+        return diarizer.joined(outputs, 400 * diarizer.model.config.output_subsampling).shape[1]
+
+    assert (count(0.25), count(None)) == (2, 1)
+    assert (count(0.25, clustering_threshold=0.5), count(None, clustering_threshold=0.3)) == (1, 2)
 
 
 @pytest.mark.slow  # importing librosa takes seconds
