@@ -106,7 +106,7 @@ class AudioFile:
             report_once(self.path, "length", self.header.difference)
 
     def read(self, start: float, end: float) -> np.ndarray:
-        """The samples ``(time,)`` from ``start`` to ``end`` in seconds; none outside of the file.
+        """Return the samples ``(time,)`` from ``start`` to ``end`` in seconds; none outside of the file.
 
         Raises DataError for a file that is damaged, or contains NaN.
         """
@@ -170,7 +170,7 @@ class AudioFile:
         return self._require_samples(mixed[:done], first, last)
 
     def _require_samples(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
-        """The samples, if none is missing. Raises DataError otherwise, or if one is not a number."""
+        """Return the samples, if none is missing. Raises DataError otherwise, or if one is not a number."""
         if first + len(mixed) < last:
             raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
         finite = np.isfinite(mixed)
@@ -223,14 +223,14 @@ class AudioFile:
 
 
 def read_header(path: str | Path | Part) -> Header:
-    """The header of a file or a part of one. Raises DataError if it is missing, empty, or not readable audio."""
+    """Return the header of a file or a part of one. Raises DataError if it is missing, empty, or not readable audio."""
     place = Path(path) if isinstance(path, str) else path
     with open_sound_file(place) as file:
         return _read_header(file, place)
 
 
 def samples_in(seconds: float, sampling_rate: int) -> int:
-    """The number of samples, halves rounded up, as Lhotse counts them.
+    """Return the number of samples, halves rounded up, as Lhotse counts them.
 
     >>> samples_in(0.1 + 0.2, 16000), samples_in(0.5 / 16000, 16000)
     (4800, 1)
@@ -240,7 +240,7 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
 
 
 def open_sound_file(path: Path | Part) -> Any:
-    """A ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
+    """Return a ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
     with optional_import(f"{path}: reading audio requires soundfile", "audio"):
         import soundfile
     try:
@@ -413,12 +413,12 @@ NOT_READ = frozenset(
 
 
 def is_audio(path: Path) -> bool:
-    """Whether the suffix belongs to a format that can be read."""
+    """Return whether the suffix belongs to a format that can be read."""
     return path.suffix.lower() in AUDIO_ENDINGS
 
 
 def not_read(files: Iterable[Path]) -> list[Path]:
-    """The files in formats that can't be read, except those with a converted copy next to them."""
+    """Return the files in formats that can't be read, except those with a converted copy next to them."""
     files = list(files)
     converted = {path.with_suffix("") for path in files if is_audio(path)}
     return [path for path in files if path.suffix.lower() in NOT_READ and path.with_suffix("") not in converted]
@@ -448,7 +448,7 @@ def in_words(skipped: Iterable[Path]) -> str:
 
 
 def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
-    """The files given and those in given folders, searched recursively, each once; and the folders without any.
+    """Return the files given and those in given folders, searched recursively, each once; and the folders without any.
 
     A file that is named may have any extension; in a folder, the extension tells which files are audio. Audio of
     formats that can't be read is reported.
@@ -465,7 +465,7 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
 
 
 def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]:
-    """The audio of a folder and its subfolders; other contents are reported (``vaak.core.left_out``).
+    """Return the audio of a folder and its subfolders; other contents are reported (``vaak.core.left_out``).
 
     Files with the endings ``also_read`` aren't mentioned: another reader reports them.
     """
@@ -484,7 +484,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
 
 
 def _explain_left_out(path: Path) -> str:
-    """Why an apparent recording, or folder of recordings, isn't read; empty if it is, or for anything else."""
+    """Return why an apparent recording, or folder of recordings, isn't read; empty if it is, or for anything else."""
     if path.is_symlink() and path.is_dir():
         return "a link to a folder"
     if not is_audio(path) or path.is_dir():
@@ -506,7 +506,7 @@ NUM_WITH_AUDIO, MAX_AUDIO_SECONDS = 4, 15
 
 
 def encode_wav(samples: np.ndarray, sampling_rate: int) -> bytes:
-    """A 16-bit WAV file with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
+    """Return a 16-bit WAV file with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
     try:
         import soundfile
     except (ImportError, OSError) as error:

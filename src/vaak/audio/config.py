@@ -176,7 +176,7 @@ Range = tuple[float, float]
 
 
 def as_range(value: Any) -> Any:
-    """A range as one number for both ends, or as a list of both."""
+    """Return a range as one number for both ends, or as a list of both."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (value, value)
     # After a validator in Python, pydantic's strict tuple no longer accepts a list.
@@ -184,14 +184,14 @@ def as_range(value: Any) -> Any:
 
 
 def rising(value: Range | None) -> Range | None:
-    """The range. Raises ValueError if its minimum is above its maximum."""
+    """Return the range. Raises ValueError if its minimum is above its maximum."""
     if value is not None and value[0] > value[1]:
         raise ValueError(f"{list(value)} is not a range; expected [minimum, maximum]")
     return value
 
 
 def speed_factors(value: tuple[float, ...]) -> tuple[float, ...]:
-    """The factors. Raises ValueError if one is out of range."""
+    """Return the factors. Raises ValueError if one is out of range."""
     if any(not 0.5 <= factor <= 2 for factor in value):
         raise ValueError(f"{list(value)}: speed factors must be between 0.5 and 2")
     return value

@@ -36,7 +36,7 @@ class ParquetCell(NamedTuple):
         return f"{self.path}@cell={self.group}.{self.row}.{self.column}"
 
     def open(self) -> BinaryIO:
-        """The bytes of the cell. Raises DataError if the file has no such cell."""
+        """Return the bytes of the cell. Raises DataError if the file has no such cell."""
         first = 0
         try:
             for batch in read_rows(open_parquet(self.path), [self.column], self.group):
@@ -53,7 +53,7 @@ Part = ByteRange | DeflatedRange | PackedRange | ParquetCell
 
 
 def parse_part(text: str) -> Part:
-    """The part that a source names. Raises DataError for a text that names none.
+    """Return the part that a source names. Raises DataError for a text that names none.
 
     >>> str(parse_part("/data/a.tar@bytes=512+44"))
     '/data/a.tar@bytes=512+44'
@@ -102,7 +102,7 @@ def place_of_source(kind: str, source: str) -> Path | Part:
 
 
 def open_parquet(path: Path) -> Any:
-    """A ``pyarrow.parquet.ParquetFile``. Raises DataError for a file that isn't one."""
+    """Return a ``pyarrow.parquet.ParquetFile``. Raises DataError for a file that isn't one."""
     try:
         stamp = path.stat()
     except OSError as error:
@@ -128,7 +128,7 @@ def read_rows(file: Any, columns: list[str], group: int) -> Any:
 
 
 def value_in(batch: Any, column: str, row: int) -> Any:
-    """A cell of a record batch, or of a field of a struct, where ``column`` has a dot. None if it is null."""
+    """Return a cell of a record batch, or of a field of a struct, where ``column`` has a dot. None if it is null."""
     name, _, field = column.partition(".")
     value = batch.column(batch.schema.get_field_index(name))[row].as_py()
     return value[field] if field and value is not None else value

@@ -236,7 +236,7 @@ def _load_library() -> Iterator[tuple[Any, bytes]]:
 
 
 def _is_loaded(path: str) -> bool:
-    """Whether the library is in this process already."""
+    """Return whether the library is in this process already."""
     import _ctypes
 
     try:

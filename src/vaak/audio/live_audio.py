@@ -186,7 +186,7 @@ class Resampler:
         return np.concatenate(found) if found else np.zeros(0, np.float32)
 
     def _resample(self, numbers: np.ndarray) -> np.ndarray:
-        """The results of these numbers ``(time,)``, each of which is between two samples."""
+        """Return the results of these numbers ``(time,)``, each of which is between two samples."""
         before, rest = np.divmod(numbers * self.down, self.up)
         windows = np.lib.stride_tricks.sliding_window_view(self._kept, 2 * self.half)
         windows = windows[before - self.half + 1 - self._first]
@@ -201,7 +201,7 @@ class Resampler:
 
 @lru_cache(maxsize=8)
 def _make_filters(rate: int, wanted_rate: int) -> np.ndarray:
-    """The sinc, with a Kaiser window of 80 dB, at each place of a result between two samples ``(place, tap)``.
+    """Return the sinc, with a Kaiser window of 80 dB, at each place of a result between two samples ``(place, tap)``.
 
     It passes nine tenths of the band that both rates have.
     """

@@ -58,7 +58,7 @@ class MelConfig(Section):
         return self.n_fft // 2 + 1
 
     def num_frames(self, num_samples: int) -> int:
-        """The number of frames of this many samples.
+        """Return the number of frames of this many samples.
 
         >>> MelConfig().num_frames(22050), MelConfig().num_frames(255), MelConfig().num_frames(0)
         (87, 1, 0)
@@ -72,7 +72,7 @@ class MelConfig(Section):
         return [self.to_hz(lowest + step * number) for number in range(self.n_mels + 2)]
 
     def to_mel(self, frequency: float) -> float:
-        """A frequency in Hz on the mel scale.
+        """Return a frequency in Hz on the mel scale.
 
         Sources: Slaney 1998, "Auditory Toolbox"; Young et al. 2006, "The HTK Book", section 5.4.
 
@@ -84,7 +84,7 @@ class MelConfig(Section):
         return 3 * frequency / 200 if frequency < 1000 else 15 + 27 * math.log(frequency / 1000) / math.log(6.4)
 
     def to_hz(self, mel: float) -> float:
-        """The inverse of ``to_mel``."""
+        """Return the inverse of ``to_mel``."""
         if self.scale == "htk":
             return 700 * (10 ** (mel / 2595) - 1)
         return 200 * mel / 3 if mel < 15 else 1000 * math.exp((mel - 15) * math.log(6.4) / 27)

@@ -56,7 +56,7 @@ def merged(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def cropped(segments: Iterable[Segment], start: float, end: float) -> list[Segment]:
-    """The segments cropped to ``start`` to ``end``; times stay those of the recording.
+    """Return the segments cropped to ``start`` to ``end``; times stay those of the recording.
 
     >>> cropped([Segment(0, 2, "A"), Segment(5, 9, "B")], 1, 4)
     [Segment(start=1, end=2, speaker='A')]
@@ -66,7 +66,7 @@ def cropped(segments: Iterable[Segment], start: float, end: float) -> list[Segme
 
 
 def shifted(segments: Iterable[Segment], seconds: float) -> list[Segment]:
-    """The segments, each later by ``seconds``.
+    """Return the segments, each later by ``seconds``.
 
     >>> shifted([Segment(1, 2, "A")], -1)
     [Segment(start=0, end=1, speaker='A')]
@@ -96,7 +96,7 @@ def cut_window(alignment: Alignment, start: float, end: float) -> dict[str, tupl
 
 
 def words_within(words: Sequence[Interval], start: float, end: float) -> str:
-    """The words, by start, whose middle is between ``start`` and ``end``, as a text."""
+    """Return the words, by start, whose middle is between ``start`` and ``end``, as a text."""
     around = _overlapping(words, start, end)
     return " ".join(text for begun, ended, text in around if text and start <= (begun + ended) / 2 < end)
 

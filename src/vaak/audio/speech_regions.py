@@ -15,7 +15,7 @@ from the words of a forced alignment by 2.1 % of its time."""
 
 
 def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, float]]:
-    """The segments of speech ``(start, end)`` in seconds; empty for silence.
+    """Return the segments of speech ``(start, end)`` in seconds; empty for silence.
 
     Speech is louder than a quarter of the way, in decibels, from the utterance's quiet (its 5th percentile) to
     its loud (its 95th). This is for clean recordings of one speaker; noise hides pauses from it.
@@ -68,7 +68,7 @@ def find_runs(active: np.ndarray) -> list[tuple[int, int]]:
 
 
 def joined_over_gaps(regions: list[tuple[int, int]], shortest_gap: int) -> list[tuple[int, int]]:
-    """The regions, those with a shorter gap between them made one.
+    """Return the regions, those with a shorter gap between them made one.
 
     >>> joined_over_gaps([(0, 2), (3, 5), (9, 10)], 2)
     [(0, 5), (9, 10)]

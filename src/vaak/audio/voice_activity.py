@@ -49,7 +49,7 @@ class VoiceActivity:
         self._block = list[float]()
 
     def hear(self, frame: np.ndarray) -> bool:
-        """Whether somebody speaks, now that the next 10 ms of samples ``(time,)`` are known."""
+        """Return whether somebody speaks, now that the next 10 ms of samples ``(time,)`` are known."""
         self._powers.append(float(np.square(frame, dtype=np.float64).mean()))
         level = float(10.0 * np.log10(sum(self._powers) / len(self._powers) + 1e-10))
         self.num_frames += 1

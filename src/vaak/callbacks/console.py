@@ -120,7 +120,7 @@ class ConsoleCallback(Callback):
 
     @staticmethod
     def _last_evaluation(trainer: Run) -> str:
-        """The last metric by which checkpoints are compared, and the best."""
+        """Return the last metric by which checkpoints are compared, and the best."""
         best, name = trainer.best, trainer.best.metric
         if name not in trainer.metrics:
             return ""

@@ -170,7 +170,7 @@ class AdaptiveMemoryManager(Callback):
         trainer.split_microbatches(_usage_in_words(reading))
 
     def figures(self) -> dict[str, float]:
-        """The report on the whole run, in bytes and fractions."""
+        """Return the report on the whole run, in bytes and fractions."""
         return {
             "memory_peak_bytes": self.peak,
             "memory_limit_bytes": self.limit,

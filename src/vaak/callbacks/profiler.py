@@ -52,7 +52,7 @@ class Profile:
         return sum(self.seconds.get(name, 0.0) for name in STEP_PHASES)
 
     def shares(self) -> dict[str, float]:
-        """The fraction of the training time that each phase took; they add up to 1."""
+        """Return the fraction of the training time that each phase took; they add up to 1."""
         whole = self.training_seconds
         return {name: self.seconds.get(name, 0.0) / whole if whole else 0.0 for name in STEP_PHASES}
 
@@ -210,7 +210,7 @@ class InterbatchProfiler(Callback):
             log.info("profile of %d steps: %s", self.whole.steps, line)
 
     def _mfu(self, profile: Profile) -> float | None:
-        """The model's operations as a fraction of what the devices could do."""
+        """Return the model's operations as a fraction of what the devices could do."""
         if self.work is None:
             return None
         return profile.rates().get(rate_name(self.work.unit), 0.0) * self.work.seconds

@@ -62,7 +62,7 @@ class RoutingCallback(Callback):
         return [f"experts that the gate hardly chooses, of {len(shares)}: {said}; an equal share is {equal:.1f} %"]
 
     def _fallen_entropy(self, shares: Sequence[float], metrics: dict[str, float]) -> list[str]:
-        """The entropy of choices, if it has fallen: ever more utterances go to ever fewer experts."""
+        """Return the entropy of choices, if it has fallen: ever more utterances go to ever fewer experts."""
         entropy = -sum(share * math.log(share) for share in shares if share)
         if self.entropy is None or entropy >= FALLEN * self.entropy:
             self.entropy = entropy if self.entropy is None else self.entropy
@@ -75,7 +75,7 @@ class RoutingCallback(Callback):
         ]
 
     def _worse(self, metrics: dict[str, float]) -> list[str]:
-        """The metric, if it has become worse than it was at its best."""
+        """Return the metric, if it has become worse than it was at its best."""
         value = metrics.get(self.metric)
         if value is None or improves(value, self.best, self.mode, 0.0) or self.best is None:
             self.best, self.was_worse = value if value is not None else self.best, False

@@ -81,7 +81,7 @@ class StepLogCallback(Callback):
         trainer.record("evaluation", {"scheduled": trainer.scheduled_evaluation, **metrics})
 
     def epoch_figures(self, trainer: Run) -> dict[str, float]:
-        """The mean of each loss since the epoch began."""
+        """Return the mean of each loss since the epoch began."""
         self._read()
         return {f"train_{name}": mean for name, mean in self.epoch.means(trainer.loss_weights).items()}
 
@@ -179,7 +179,7 @@ class Smoothed:
         entry[1] = self.decay * entry[1] + (1 - self.decay)
 
     def means(self) -> dict[str, float]:
-        """The averages.
+        """Return the averages.
 
         >>> smoothed = Smoothed(0.5)
         >>> for value in (4.0, 1.0):
@@ -247,7 +247,7 @@ class SystemMetricsCallback(Callback):
         return values
 
     def _disk(self, trainer: Run) -> dict[str, float]:
-        """The space that is left where checkpoints go."""
+        """Return the space that is left where checkpoints go."""
         folder = trainer.checkpoints if trainer.checkpoints.exists() else trainer.directory
         free = shutil.disk_usage(folder).free
         # of a checkpoint: the weights, and two moments of each

@@ -109,7 +109,7 @@ class Tracker(Callback):
 
 
 def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:
-    """The numbers of a record by ``group/name``; with ``only``, those names alone.
+    """Return the numbers of a record by ``group/name``; with ``only``, those names alone.
 
     >>> numbers({"kind": "step", "step": 3, "epoch": 0, "loss": "nan", "clock": {"seconds": 0.5}}, None)
     {'train/loss': nan, 'train/seconds': 0.5}
@@ -126,7 +126,7 @@ def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:
 
 
 def describe_error(error: BaseException) -> str:
-    """The first line of an error, without the values of environment variables that hold secrets."""
+    """Return the first line of an error, without the values of environment variables that hold secrets."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     for name, value in os.environ.items():
         if value and looks_secret(name):
@@ -467,7 +467,7 @@ def masked_crc(content: bytes) -> int:
 
 @functools.cache
 def _table() -> list[int]:
-    """The remainder of each byte."""
+    """Return the remainder of each byte."""
     table = []
     for remainder in range(256):
         for _ in range(8):

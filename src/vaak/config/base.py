@@ -46,7 +46,7 @@ LARGEST_NUMBER = 1e15
 
 
 def _typed_from_home(path: Any) -> Any:
-    """A text as ``from_home`` reads it, before it is a path: that of ./~ is ~."""
+    """Return a text as ``from_home`` reads it, before it is a path: that of ./~ is ~."""
     return from_home(path) if isinstance(path, str) else path
 
 
@@ -121,7 +121,7 @@ class Section(BaseModel, metaclass=_OneLine):
 
     @classmethod
     def type_told_by(cls, values: Mapping[str, Any]) -> str | None:
-        """The section's ``type`` that its other options tell, where none is given; None: the default.
+        """Return the section's ``type`` that its other options tell, where none is given; None: the default.
 
         Raises ValueError if they can't tell it, and must.
         """
@@ -229,7 +229,7 @@ def open_type(own_types: tuple[str, ...]) -> WithJsonSchema:
 
 
 def users_options() -> Any:
-    """The ``options`` of an open section."""
+    """Return the ``options`` of an open section."""
     return option("Options of a user's class; they may stand next to type.", {}, only_for=(USERS_CLASS,))
 
 
@@ -250,7 +250,7 @@ def option(
     resume_switch: ResumeClass | None = None,
     **limits: Any,
 ) -> Any:
-    """A documented option.
+    """Return a documented option.
 
     ``only_for`` lists the section's types that read it; with another type it is an error. ``resume`` is what changing
     it on resume does; None: as its section says. ``resume_switch`` is the class of a change from null or 0 to a value,
@@ -270,7 +270,7 @@ FOLDS_FILE = "folds_file"
 
 
 def valid_examples_option(units: str) -> Any:
-    """The option ``valid_examples: int | None`` of a ``DividedSection`` whose entries are ``units``."""
+    """Return the option ``valid_examples: int | None`` of a ``DividedSection`` whose entries are ``units``."""
     return option(
         f"Number of {units} for valid, instead of a fraction, which may be none of a small corpus; null: by fractions.",
         None,
@@ -280,19 +280,19 @@ def valid_examples_option(units: str) -> Any:
 
 
 def test_examples_option() -> Any:
-    """The option ``test_examples: int | None`` of a ``DividedSection``."""
+    """Return the option ``test_examples: int | None`` of a ``DividedSection``."""
     return option("The same for test; null: none where valid_examples is given.", None, ge=0, le=LARGEST_COUNT)
 
 
 def fold_option() -> Any:
-    """The option ``fold: str | None`` of a ``DividedSection``."""
+    """Return the option ``fold: str | None`` of a ``DividedSection``."""
     return option(
         "REPEAT:NUMBER, a fold of a cross-validation, in place of the corpus's own splits; vaak crossval sets it.", None
     )
 
 
 def folds_file_option() -> Any:
-    """The option ``folds_file: Place | None`` of a ``DividedSection``."""
+    """Return the option ``folds_file: Place | None`` of a ``DividedSection``."""
     return option("The file that contains the fold (folds.json of vaak crossval).", None, resume="free")
 
 
@@ -333,12 +333,12 @@ class DialectConfig(Section):
 
 
 def dialect_option(*only_for: str) -> Any:
-    """The option ``dialect: DialectConfig | None`` of a corpus whose types ``only_for`` read tables."""
+    """Return the option ``dialect: DialectConfig | None`` of a corpus whose types ``only_for`` read tables."""
     return option("Dialect of tables; null: detected from their content.", None, only_for=only_for)
 
 
 def given_dialect(dialect: DialectConfig | None) -> GivenDialect:
-    """The part of a table's dialect that an option sets."""
+    """Return the part of a table's dialect that an option sets."""
     return (DialectConfig() if dialect is None else dialect).given()
 
 
@@ -359,7 +359,7 @@ class DividedSection(Section):
 
 
 def with_fold(section: AnyModel, fold: str, file: str) -> AnyModel:
-    """A section with this fold of a ``file`` in each corpus in it."""
+    """Return a section with this fold of a ``file`` in each corpus in it."""
     changed: dict[str, Any] = {}
     for name in type(section).model_fields:
         value = getattr(section, name)

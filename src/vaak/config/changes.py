@@ -54,7 +54,7 @@ class Rule(NamedTuple):
     switch: ResumeClass
 
     def of(self, before: Any, after: Any) -> ResumeClass:
-        """The class of one change."""
+        """Return the class of one change."""
         return self.switch if _is_off(before) != _is_off(after) else self.always
 
 
@@ -84,7 +84,7 @@ class Change:
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], reference: str | None = None) -> list[Change]:
-    """All changes from the resolved values of one session (``vaak.config.resolved``) to those of another.
+    """Return all changes from the resolved values of one session (``vaak.config.resolved``) to those of another.
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
     as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
@@ -135,7 +135,7 @@ def _with_newer_options(values: dict[str, Any], task: str, after: Mapping[str, A
 
 
 def _with_value(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """A copy of nested values that has another one at a path."""
+    """Return a copy of nested values that has another one at a path."""
     name, *rest = path
     return {**values, name: _with_value(values[name], tuple(rest), value) if rest else value}
 
@@ -146,7 +146,7 @@ def _are_experiments(value: Any) -> bool:
 
 
 def of_class(changes: Iterable[Change], resume_class: ResumeClass) -> list[Change]:
-    """The changes of one class."""
+    """Return the changes of one class."""
     return [change for change in changes if change.resume_class == resume_class]
 
 
@@ -184,14 +184,14 @@ def get_rule(task: str, key: str) -> Rule:
 
 
 def leaves(task: str) -> Iterator[Leaf]:
-    """Every option of a task; those of audio only where the task has it."""
+    """Return every option of a task; those of audio only where the task has it."""
     kind = experiment_type(task)
     audio = () if load_spec(task).audio else ("global_config", "datasets")
     return (leaf for leaf in _leaves(kind) if leaf.key not in audio)
 
 
 def _leaves(section: SectionType, path: str = "", holder: Rule | None = None) -> Iterator[Leaf]:
-    """Every option below a section; ``holder`` is the rule of the option whose class the section names."""
+    """Yield every option below a section; ``holder`` is the rule of the option whose class the section names."""
     for name, option in section.model_fields.items():
         key, rule = f"{path}.{name}".lstrip("."), _declared_rule(section, option) or holder
         inner, item = get_section(option.annotation), get_section(get_item_annotation(option.annotation))
@@ -203,7 +203,7 @@ def _leaves(section: SectionType, path: str = "", holder: Rule | None = None) ->
 
 
 def _declared_rule(section: SectionType, option: FieldInfo) -> Rule | None:
-    """The option's own class, or else that of its section."""
+    """Return the option's own class, or else that of its section."""
     extra = cast("dict[str, Any]", option.json_schema_extra) or {}
     always = extra.get("resume") or getattr(section, "resume_class", None)
     return Rule(always, extra.get("resume_switch", always)) if always else None
@@ -245,7 +245,7 @@ def _differences(
 
 
 def _differences_below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The differences of two values that aren't equal: inside of sections, else the values themselves.
+    """Yield the differences of two values that aren't equal: inside of sections, else the values themselves.
 
     ``annotation`` is the type of the option ``key``, ``old`` and ``new`` are its values, and ``untouched`` is its value
     where nothing is given.
@@ -280,7 +280,7 @@ def _same_class(one: Any, other: Any) -> bool:
 
 
 def _without_folders(value: Any) -> Any:
-    """A value with the classes that its sections name as ``_same_class`` compares them."""
+    """Return a value with the classes that its sections name as ``_same_class`` compares them."""
     if not isinstance(value, dict):
         return value
     return {key: without_folder(one) if key == "type" else _without_folders(one) for key, one in value.items()}

@@ -30,7 +30,7 @@ from vaak.core.names import from_home
 
 
 def source_file(reference: str, folder: Path) -> Path | None:
-    """The file that ``./file.py:Name`` names, seen from ``folder``; None for a short or package name."""
+    """Return the file that ``./file.py:Name`` names, seen from ``folder``; None for a short or package name."""
     path, colon, _ = reference.rpartition(":")
     return Path(os.path.normpath(folder / from_home(path))) if colon and path.endswith(".py") else None
 
@@ -68,7 +68,7 @@ def without_folder(reference: Any) -> Any:
 
 
 def seen_from(reference: str, written_in: Path, folder: Path) -> str:
-    """The reference as it reads from another folder than the one it was written in.
+    """Return the reference as it reads from another folder than the one it was written in.
 
     >>> seen_from("./huber.py:Huber", Path("configs/base"), Path("configs"))
     './base/huber.py:Huber'
@@ -137,7 +137,7 @@ def parse_source(source: bytes, filename: str) -> ast.Module:
 
 
 def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> Any:
-    """The class that a reference names; this imports (and so runs) the user's file or package.
+    """Return the class that a reference names; this imports (and so runs) the user's file or package.
 
     ``builtin`` holds the short names with their ``package.module:Name``.
 
@@ -179,7 +179,7 @@ def resolve_component(key: str, reference: str, folder: Path) -> Any:
 def check_options(
     key: str, name: str, found: Any, options: Mapping[str, Any], reserved: Collection[str] = ()
 ) -> list[str] | None:
-    """The options that a class or function has; None if it takes any. ``reserved`` are not for users to give.
+    """Return the options that a class or function has; None if it takes any. ``reserved`` are not for users to give.
 
     ``found`` is what the user called ``name``, and ``options`` are those given to it; an error names the ``key``.
 
@@ -209,7 +209,7 @@ def adopt_module(module: ModuleType, file: Path) -> None:
 
 
 def files_being_imported() -> tuple[Path, ...]:
-    """The users' files that are being imported at this moment, the first one first."""
+    """Return the users' files that are being imported at this moment, the first one first."""
     return tuple(_BEING_IMPORTED)
 
 
@@ -218,7 +218,7 @@ USER_MODULE_PREFIX = "vaak_user_"
 
 
 def users_files() -> tuple[Path, ...]:
-    """The users' files that this process has imported and that are still there.
+    """Return the users' files that this process has imported and that are still there.
 
     Other processes import them to unpickle objects of their classes.
     """
@@ -227,7 +227,7 @@ def users_files() -> tuple[Path, ...]:
 
 
 def _module_name(file: Path) -> str:
-    """The name of the module in a user's file, made from its path."""
+    """Return the name of the module in a user's file, made from its path."""
     real = file.resolve()
     return f"{USER_MODULE_PREFIX}{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
 
@@ -240,7 +240,7 @@ class _NoBytecode(SourceFileLoader):
 
 
 def import_file(file: Path) -> Any:
-    """The module in a file, imported once."""
+    """Return the module in a file, imported once."""
     name = _module_name(file)
     if name in sys.modules:
         return sys.modules[name]

@@ -131,7 +131,7 @@ def _restored(task: str, fields: dict[str, Any]) -> Experiment[Any, Any]:
 
 
 def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
-    """The experiment whose sections have the types of a task (``load_spec``); of no known task, any types."""
+    """Return the experiment whose sections have the types of a task (``load_spec``); of no known task, any types."""
     if task is None:
         return Experiment[Any, Any]
     spec = load_spec(task)

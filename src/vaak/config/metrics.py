@@ -113,7 +113,7 @@ def find_repeats(evaluations: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two metrics are equal, but for rounding; or both aren't there."""
+    """Return whether two metrics are equal, but for rounding; or both aren't there."""
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     return math.isclose(one, other, rel_tol=1e-9) if numbers else one is other
 
@@ -135,7 +135,7 @@ def chance_in_words(name: str) -> str:
 
 
 def in_words(name: str, value: float) -> str:
-    """A metric's value as people read it: fractions in percent, all else with four decimals and its unit.
+    """Return a metric's value as people read it: fractions in percent, all else with four decimals and its unit.
 
     >>> in_words("val_accuracy", 0.0264), in_words("val_mcd_db", 6.5), in_words("val_loss", 5.765)
     ('2.64 %', '6.5000 dB', '5.7650')
@@ -168,7 +168,7 @@ def describe_counts(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def percents(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics, those that people read as percent in percent.
+    """Return the metrics, those that people read as percent in percent.
 
     >>> percents({"test_loss": 2.0, "test_wer": 0.25})
     {'test_wer': 25.0}

@@ -57,7 +57,7 @@ class UpdateRule:
 
 
 def two_moments(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
-    """A mean of the gradients and one of their squares, as AdamW keeps them."""
+    """Return a mean of the gradients and one of their squares, as AdamW keeps them."""
     return 2 * math.prod(shape)
 
 
@@ -70,7 +70,7 @@ def _momentum(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> 
 
 
 def _rows_and_columns(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
-    """The second moments of rows and of columns; those of a vector in full."""
+    """Return the second moments of rows and of columns; those of a vector in full."""
     number = math.prod(shape)
     return number // shape[-1] + number // shape[-2] if len(shape) > 1 else number
 
@@ -126,7 +126,7 @@ UPDATE_CONDITIONS = {one.condition.name: one.condition for one in UPDATE_RULES.v
 
 
 def rules_reading(name: str) -> tuple[str, ...]:
-    """The update rules that read an option."""
+    """Return the update rules that read an option."""
     return tuple(rule for rule, entry in UPDATE_RULES.items() if name in entry.reads)
 
 

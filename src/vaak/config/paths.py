@@ -78,7 +78,7 @@ def _paths_in(section: PlacedDict, kind: SectionType) -> Iterator[tuple[str, Any
 
 @functools.cache
 def paths_read(kind: SectionType) -> dict[str, PathRead]:
-    """The options of a section that read a path, with their declarations of it."""
+    """Return the options of a section that read a path, with their declarations of it."""
     marks = {name: [*field.metadata, *_marks(field.annotation)] for name, field in kind.model_fields.items()}
     found = {name: next((mark for mark in those if isinstance(mark, PathRead)), None) for name, those in marks.items()}
     return {name: read for name, read in found.items() if read is not None}
@@ -92,7 +92,7 @@ def _marks(annotation: Any) -> Iterator[Any]:
 
 
 def _is_within_corpus(section: PlacedDict, name: str) -> bool:
-    """Whether a data set's own names are those of files below its ``corpus_dir``."""
+    """Return whether a data set's own names are those of files below its ``corpus_dir``."""
     return name in ("train", "valid", "test") and section.get("corpus_dir") is not None
 
 
@@ -126,19 +126,19 @@ def _settle(value: str, place: YamlPlace, read: PathRead) -> tuple[str, str | No
 
 
 def _exists(path: Path | str) -> bool:
-    """Whether a file, a folder or a pattern's match exists, or the archive that a path leads into."""
+    """Return whether a file, a folder or a pattern's match exists, or the archive that a path leads into."""
     if os.path.exists(path) or any(map(os.path.isfile, Path(path).parents)):
         return True
     return glob.has_magic(str(path)) and next(glob.iglob(str(path), recursive=True), None) is not None
 
 
 def _find_run(file: Path) -> Path | None:
-    """The run that wrote a configuration; None for a user's file."""
+    """Return the run that wrote a configuration; None for a user's file."""
     return file.parent if file.name == TUNED else find_owning_run(file)
 
 
 def _started_in(run: Path) -> Path | None:
-    """The folder in which a run was started, as it wrote; None if it didn't."""
+    """Return the folder in which a run was started, as it wrote; None if it didn't."""
     try:
         folder = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8")).get("folder")
     except (OSError, ValueError, AttributeError):
@@ -147,5 +147,5 @@ def _started_in(run: Path) -> Path | None:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Whether a path is a run, or a checkpoint of one."""
+    """Return whether a path is a run, or a checkpoint of one."""
     return any((folder / "config.yml").is_file() for folder in (path, *path.parents[:2]))

@@ -44,7 +44,7 @@ training:.
 
 
 def all_options(task: str) -> str:
-    """A YAML that loads, with every option; those that can't apply with the defaults are commented out."""
+    """Return a YAML that loads, with every option; those that can't apply with the defaults are commented out."""
     kind = experiment_type(task)
     untouched = default_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
@@ -75,7 +75,7 @@ class _Writer:
         self.sides = sides
 
     def section(self, section: SectionType, values: BaseModel | None, path: str = "", indent: int = 0) -> str:
-        """All options of a section, with its values, or else with the types' defaults."""
+        """Return all options of a section, with its values, or else with the types' defaults."""
         names = [name for name, field in section.model_fields.items() if field.annotation not in _OF_OTHER_TASKS]
         entries = []
         for shared, targets in self.sides.shared.items():
@@ -88,7 +88,7 @@ class _Writer:
         return ("" if path else "\n").join(entries)
 
     def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:
-        """The YAML of one option: a comment with its description, then its value, indented by ``indent`` spaces.
+        """Return the YAML of one option: a comment with its description, then its value, indented by ``indent`` spaces.
 
         ``name`` is an option of ``section`` at ``path``; ``values`` has its value, None for a section that is off by
         default: then the default of the option.
@@ -159,7 +159,7 @@ def schema_file(task: str) -> Path:
 
 
 def schema_text(task: str) -> str:
-    """The schema of a task as JSON, with a line for each definition."""
+    """Return the schema of a task as JSON, with a line for each definition."""
     schema = json_schema(task)
     definitions = schema.pop("$defs")
     lines = ",\n".join(
@@ -170,7 +170,7 @@ def schema_text(task: str) -> str:
 
 
 def json_schema(task: str) -> dict[str, Any]:
-    """The schema of a YAML of this task; bare values stand where they may.
+    """Return the schema of a YAML of this task; bare values stand where they may.
 
     Nothing is required, since files extend each other.
     """
@@ -193,7 +193,7 @@ def json_schema(task: str) -> dict[str, Any]:
 
 
 def _sections(section: SectionType) -> list[SectionType]:
-    """A section's type and those of all below it."""
+    """Return a section's type and those of all below it."""
     below = []
     for name in section.model_fields:
         annotation = get_annotation(section, name)
@@ -236,7 +236,7 @@ def _allow_aliases(schema: dict[str, Any], task: str) -> None:
 
 
 def _properties(schema: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
-    """The properties of the section at a path; None for a section that exists under another spelling only."""
+    """Return the properties of the section at a path; None for a section that exists under another spelling only."""
     here = schema
     for key in path:
         below = here["properties"].get(key)
@@ -257,7 +257,7 @@ _PAGE_HEAD = "| section | class | options |\n|---|---|---|\n"
 
 
 def resume_page() -> str:
-    """The options that all tasks have, then those of each task: a row for each class of a section.
+    """Return the options that all tasks have, then those of each task: a row for each class of a section.
 
     Raises ValueError where an option has no class.
     """

@@ -39,7 +39,7 @@ def resolved_values(experiment: Experiment[Any, Any], *, with_secrets: bool = Fa
 
 
 def default_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
-    """A task's experiment with all defaults, given only the name and the run directory."""
+    """Return a task's experiment with all defaults, given only the name and the run directory."""
     layers = [
         {"model": {}, "data": {}},
         dict(load_spec(task).defaults),

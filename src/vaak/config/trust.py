@@ -95,7 +95,7 @@ def _judge_place(file: Path, said: Path) -> Doubt | None:
 
 
 def _judge_folder(file: Path) -> Doubt | None:
-    """Whether a file is somewhere below a run's directory."""
+    """Return whether a file is somewhere below a run's directory."""
     for one in (file.absolute(), file.resolve()):
         for folder in one.parents:
             if (folder / "config.yml").is_file() and any((folder / sign).is_file() for sign in _SIGNS):

@@ -38,7 +38,7 @@ _MOST_ROUNDS = 4
 def validate(
     tree: PlacedDict, kind: type[Experiment[Any, Any]], aliases: Collection[str], problems: list[Problem]
 ) -> Experiment[Any, Any] | None:
-    """The experiment of a tree; every mistake in it is added to ``problems``.
+    """Return the experiment of a tree; every mistake in it is added to ``problems``.
 
     With mistakes, it is one in which they are left out, so that more can be checked, or None. ``aliases`` are known
     names for "did you mean".
@@ -153,7 +153,7 @@ def _leave_out(tree: PlacedDict, path: tuple[str | int, ...]) -> tuple[str | int
 
 
 def _path_in(tree: PlacedDict, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """The part of pydantic's location that exists in the tree; the rest names alternatives of a union."""
+    """Return the part of pydantic's location that exists in the tree; the rest names alternatives of a union."""
     lengths = range(len(location), 0, -1)
     return next((location[:length] for length in lengths if find(tree, location[:length]) is not None), ())
 
@@ -261,7 +261,7 @@ def _move_options(section: PlacedDict, kind: type[ExtensibleSection]) -> None:
 
 
 def given_keys(tree: PlacedDict) -> set[str]:
-    """The dotted keys that the user wrote, sections included."""
+    """Return the dotted keys that the user wrote, sections included."""
     return {".".join(path) for path, one in walk(tree) if one.place is not None}
 
 

@@ -56,7 +56,7 @@ def number_names(classes: Sequence[str], names: Sequence[str]) -> dict[str, int]
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """The names of a feature's classes, or of those in its lists."""
+    """Return the names of a feature's classes, or of those in its lists."""
     if isinstance(feature, list) and len(feature) == 1:
         return _names_in(feature[0])
     if not isinstance(feature, dict):

@@ -39,7 +39,7 @@ OURS = {"vaak", "logging", "traceback", "typer", "warnings"}
 
 
 def escape(text: str) -> str:
-    """The text with its control characters written as JSON writes them. Joiners of scripts and emoji stay.
+    """Return the text with its control characters written as JSON writes them. Joiners of scripts and emoji stay.
 
     >>> escape("a\\x1b]0;title\\x07\\tb\\u202e")
     'a\\\\u001b]0;title\\\\u0007\\tb\\\\u202e'
@@ -76,7 +76,7 @@ class SafeStream:
 
 @functools.cache
 def console() -> Any:
-    """The console on standard error, which shows text verbatim: no markup, no control characters."""
+    """Yield the console on standard error, which shows text verbatim: no markup, no control characters."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -113,7 +113,7 @@ def print_above(text: str) -> None:
 
 
 def broken(text: str, width: int) -> str:
-    """The text in lines of at most ``width`` columns; a word that is longer, such as a path, stays whole.
+    """Return the text in lines of at most ``width`` columns; a word that is longer, such as a path, stays whole.
 
     >>> broken("step 20/60  loss 5.6866\\n  see /a/long/path", 14).splitlines()
     ['step 20/60', 'loss 5.6866', '  see', '/a/long/path']

@@ -46,7 +46,7 @@ class HasColumns(Protocol):
     """A source of tables."""
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """The values of a column, in the order of ``read``. Raises UserError if it isn't there."""
+        """Return the values of a column, in the order of ``read``. Raises UserError if it isn't there."""
         ...
 
 
@@ -97,11 +97,11 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return [*self.source.files, *([self.fold.file] if self.fold else ())]
 
     def with_train_first(self) -> tuple[str, ...]:
-        """All splits to prepare: train, without which there is nothing to do, and the others."""
+        """Return all splits to prepare: train, without which there is nothing to do, and the others."""
         return ("train", *(split for split in self.splits if split != "train"))
 
     def read(self, split: str) -> Iterator[Item]:
-        """The items of ``split``; at the end its ``statistics`` are complete.
+        """Yield the items of ``split``; at the end its ``statistics`` are complete.
 
         Raises DataError for what can't be read, and at the end if a split that must have items has none.
         """
@@ -118,26 +118,26 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         self.statistics[split] = counts
 
     def entries(self, split: str, counts: Statistics) -> Iterator[Entry]:
-        """The cleaned entries that belong to ``split``."""
+        """Yield the cleaned entries that belong to ``split``."""
         is_all = split not in self.division.ranges
         for entry in self.iterate_sources(split):
             if is_all or self.find_split(entry, split, counts) == split:
                 yield entry
 
     def iterate_sources(self, split: str) -> Iterator[Entry]:
-        """The cleaned entries that ``split`` is chosen from."""
+        """Yield the cleaned entries that ``split`` is chosen from."""
         for source in self.division.list_sources(split):
             yield from map(self.cleaned, self.source.read(source))
 
     def find_split(self, entry: Entry, split: str, counts: Statistics) -> str | None:
-        """The split of an entry of train, asked while ``split`` is read: that of its fold, if there is one."""
+        """Return the split of an entry of train, asked while ``split`` is read: that of its fold, if there is one."""
         if self.fold is None:
             return self.choose_split(entry, split, counts)
         key, where = self.name_entry(entry)
         return self.fold.of_key(key, where)
 
     def examples(self, split: str, stratify_by: str | None, group_by: str | None) -> Iterator[FoldExample]:
-        """The entries of a given split as folds see them, without those that no split keeps.
+        """Yield the entries of a given split as folds see them, without those that no split keeps.
 
         stratify_by, group_by
             A column whose values are their strata or groups; ``none``: without any; None: as the corpus declares.
@@ -177,7 +177,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         """Return an entry's key in a fold, None for one that no split keeps; and its place, for messages."""
 
     def deciding(self) -> Iterator[str]:
-        """The names by which the entries of train are split."""
+        """Return the names by which the entries of train are split."""
         keys = (self.name_entry(entry)[0] for entry in self.iterate_sources("train"))
         return (key for key in keys if key is not None)
 
@@ -186,7 +186,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return ""
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """The values of a column, in the order of the entries. Raises UserError if the source has no columns."""
+        """Return the values of a column, in the order of the entries. Raises UserError if the source has no columns."""
         if not isinstance(self.source, HasColumns):
             raise UserError(f"{self.where} has no columns, so no {name} either")
         return self.source.column(split, name)

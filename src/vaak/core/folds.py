@@ -51,7 +51,7 @@ class _Unit:
 
 
 def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int, repeat: int) -> list[Place]:
-    """Each example's place in one ``repeat`` of the ``folds``; keys must differ.
+    """Return each example's place in one ``repeat`` of the ``folds``; keys must differ.
 
     ``valid`` is the share of the training part that validates; ``seed`` and ``repeat`` give the order.
 
@@ -107,7 +107,7 @@ def _units(examples: Sequence[FoldExample]) -> list[_Unit]:
 
 
 def _tests(units: Sequence[_Unit], folds: int) -> dict[int, int]:
-    """The fold that tests on each unit."""
+    """Return the fold that tests on each unit."""
     found: dict[int, int] = {}
     totals: Counter[str] = sum((unit.strata for unit in units), Counter())
     counts: list[Counter[str]] = [Counter() for _ in range(folds)]
@@ -219,7 +219,7 @@ class FoldSplits(Splits):
         return False
 
     def of_key(self, key: str | None, where: str) -> str:
-        """The split of an example; one without a key is nobody's, and left to train.
+        """Return the split of an example; one without a key is nobody's, and left to train.
 
         Raises DataError for one that wasn't there when the folds were made.
         """

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def attributes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package: ``homes`` says in which module each name is; a module is its own home.
+    """Return the ``__getattr__`` of a package: ``homes`` says in which module each name is; a module is its own home.
 
     >>> attributes("vaak.core", {"Term": "vaak.core.batch"})("Term").__name__
     'Term'

@@ -39,7 +39,7 @@ class ReadFiles:
     """How many files of other kinds there are, by ending."""
 
     def lines(self) -> Iterator[str]:
-        """A line for each reason; none if nothing is left out."""
+        """Yield a line for each reason; none if nothing is left out."""
         read = f"{self.where}: {self.num_read:,} file{' is' if self.num_read == 1 else 's are'} read"
         for why, names in self.left_out.items():
             number = f"{len(names):,} file{'' if len(names) == 1 else 's'}"
@@ -124,7 +124,7 @@ class SplitContents:
         return f"{split}: {self.number:,} {unit}" + (f"; left out: {'; '.join(reasons)}" if reasons else "")
 
     def lines(self, where: str) -> Iterator[str]:
-        """A line for each reason."""
+        """Yield a line for each reason."""
         for why, number in self.left_out.items():
             yield f"{where}: {number:,} skipped: {why}{self._list_first(why, number)}"
 

@@ -40,12 +40,12 @@ THRESHOLDS: dict[str, Thresholds] = {
 
 
 def allowed_cores() -> int:
-    """The cores that this process may run on."""
+    """Return the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_own_cores() -> int:
-    """The cores that each process of the run has for itself, of those that it may use and a container grants."""
+    """Return the cores that each process of the run has for itself, of those that it may use and a container grants."""
     quota = cpu_quota()
     cores = allowed_cores() if quota is None else min(allowed_cores(), int(quota))
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -82,7 +82,7 @@ def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
 
 
 def _quota(folder: Path) -> float | None:
-    """The quota of one control group, version 2 or 1."""
+    """Return the quota of one control group, version 2 or 1."""
     try:
         if (folder / "cpu.max").exists():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -112,7 +112,7 @@ class OpenFile:
 
 
 def number_after(name: str, text: bytes) -> int:
-    """The number of the line that begins with a name; 0 where there is none.
+    """Return the number of the line that begins with a name; 0 where there is none.
 
     >>> number_after("MemFree:", b"\\nMemTotal: 9 kB\\nMemFree:  5 kB\\n")
     5
@@ -139,7 +139,7 @@ class ControlGroup:
 
 
 def control_groups(root: Path, own: str, machine: int) -> list[ControlGroup]:
-    """The limited groups that a process is in, from its own up to ``root``; ``own`` is its /proc/self/cgroup."""
+    """Return the limited groups that a process is in, from its own up to ``root``; ``own`` is its /proc/self/cgroup."""
     found = []
     for line in own.splitlines():
         number, controllers, path = line.split(":", 2)
@@ -182,7 +182,7 @@ class LinuxMemory:
         return used + given_back, limit, KIBIBYTE * number_after("RssAnon:", own) + given_back
 
     def peak(self) -> int:
-        """The most bytes that were resident since ``reset_peak``."""
+        """Return the most bytes that were resident since ``reset_peak``."""
         return KIBIBYTE * number_after("VmHWM:", self.status.read())
 
     def reset_peak(self) -> None:
@@ -202,7 +202,7 @@ class UnknownMemory:
         return self.peak(), UNKNOWN_LIMIT, self.peak()
 
     def peak(self) -> int:
-        """The most bytes that were resident since the process began."""
+        """Return the most bytes that were resident since the process began."""
         import resource
 
         return KIBIBYTE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -221,7 +221,7 @@ class OtherMemory:
         return memory.total - memory.available, memory.total, self.peak()
 
     def peak(self) -> int:
-        """The bytes that are resident now."""
+        """Return the bytes that are resident now."""
         import psutil
 
         return int(psutil.Process().memory_info().rss)
@@ -234,7 +234,7 @@ HostMemory = LinuxMemory | UnknownMemory | OtherMemory
 
 
 def host_memory() -> HostMemory:
-    """The memory of this machine, as this process sees it; its files stay open. An unknown limit is reported."""
+    """Return the memory of this machine, as this process sees it; its files stay open. An unknown limit is reported."""
     return _read_memory(os.getpid())
 
 
@@ -252,7 +252,7 @@ def _read_memory(process: int, proc: Path = Path("/proc")) -> HostMemory:
 
 
 def nvidia_driver() -> str | None:
-    """The version of the driver of NVIDIA's GPUs; None if the system doesn't say."""
+    """Return the version of the driver of NVIDIA's GPUs; None if the system doesn't say."""
     try:
         return Path("/sys/module/nvidia/version").read_text().strip()
     except OSError:
@@ -279,7 +279,7 @@ COMPUTING = (
 
 @cache
 def installed_versions() -> dict[str, str]:
-    """The versions of those of ``COMPUTING`` that are installed, whether or not this run has used them.
+    """Return the versions of those of ``COMPUTING`` that are installed, whether or not this run has used them.
 
     Which ones a run uses isn't known before it ends: some are imported late, and by workers alone.
     """
@@ -292,7 +292,7 @@ def installed_versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """The commit of Vaak's own checkout, with ``+`` where it has changes; None for an installed package."""
+    """Return the commit of Vaak's own checkout, with ``+`` where it has changes; None for an installed package."""
     folder = Path(vaak.__file__).parent
     try:
         described = subprocess.run(

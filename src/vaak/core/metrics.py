@@ -48,7 +48,7 @@ class Metric:
 
 
 def percent(rate: float | None) -> float | None:
-    """A rate in percent, as the tables have it.
+    """Return a rate in percent, as the tables have it.
 
     >>> percent(0.12346), percent(None)
     (12.35, None)

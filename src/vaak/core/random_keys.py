@@ -43,7 +43,7 @@ class Purpose(StrEnum):
 
 
 def draw_key(purpose: Purpose, *parts: int | str) -> int:
-    """A seed in [0, 2**32) that depends on every part and on their order.
+    """Return a seed in [0, 2**32) that depends on every part and on their order.
 
     >>> draw_key(Purpose.DATA, 1, 0, 7, 0) == draw_key(Purpose.DATA, 1, 0, 7, 0)
     True

@@ -115,7 +115,7 @@ def secrets_in(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def find_value(variable: str) -> str | None:
-    """The value of a variable that a configuration refers to; None if it isn't set.
+    """Return the value of a variable that a configuration refers to; None if it isn't set.
 
     What this process was given as an option stands in for the variable that its run refers to.
     """
@@ -125,7 +125,7 @@ def find_value(variable: str) -> str | None:
 
 
 def name_variable(key: str) -> str:
-    """The variable to which a run refers for the secret of an option.
+    """Return the variable to which a run refers for the secret of an option.
 
     >>> name_variable("training.callbacks.0.api_key")
     'VAAK_SECRET_TRAINING_CALLBACKS_0_API_KEY'
@@ -134,7 +134,7 @@ def name_variable(key: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """A message without the secrets that this process has seen, and without those in addresses."""
+    """Return a message without the secrets that this process has seen, and without those in addresses."""
     for value in sorted(_names, key=len, reverse=True):
         if len(value) >= SHORTEST_IN_TEXT:
             text = text.replace(value, HIDDEN)
@@ -142,7 +142,7 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_in_addresses(text: str) -> str:
-    """A text without the passwords and keys in its addresses.
+    """Return a text without the passwords and keys in its addresses.
 
     >>> hide_in_addresses("see https://me:pw@host/x?token=abc&n=1")
     'see https://me:***@host/x?token=***&n=1'
@@ -159,7 +159,7 @@ def hide_in_addresses(text: str) -> str:
 
 
 def hide_pairs(text: str) -> str:
-    """A text without the values that follow names of secrets.
+    """Return a text without the values that follow names of secrets.
 
     >>> hide_pairs("callbacks=[{type: ./x.py:X, api_key: abc, size: 2}]")
     'callbacks=[{type: ./x.py:X, api_key: ***, size: 2}]'
@@ -173,7 +173,7 @@ def hide_pairs(text: str) -> str:
 
 
 def hide_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line without its secrets: ``--api-key K`` and ``a.api_key=K`` lose their values."""
+    """Return a command line without its secrets: ``--api-key K`` and ``a.api_key=K`` lose their values."""
     shown: list[str] = []
     for before, argument in zip(("", *arguments), arguments, strict=False):
         key, equals, value = argument.partition("=")

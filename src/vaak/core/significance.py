@@ -46,13 +46,13 @@ class Test:
 
 
 def compute_mean(sums: np.ndarray) -> np.ndarray:
-    """The statistic of plain scores, a sum and a count of each."""
+    """Return the statistic of plain scores, a sum and a count of each."""
     means: np.ndarray = sums[:, 0] / sums[:, 1]
     return means
 
 
 def of_scores(scores: Scores) -> np.ndarray:
-    """The sums ``(example, 2)`` of which ``compute_mean`` gives the mean.
+    """Return the sums ``(example, 2)`` of which ``compute_mean`` gives the mean.
 
     >>> compute_mean(of_scores([1.0, 3.0]).sum(0, keepdims=True))
     array([2.])
@@ -127,7 +127,7 @@ def ttest_rel(first: Scores, second: Scores) -> Test:
 
 
 def corrected_t_test(first: Scores, second: Scores, test_share: float) -> Test:
-    """The t-test of Nadeau and Bengio for scores of folds, or of repeated random splits.
+    """Return the t-test of Nadeau and Bengio for scores of folds, or of repeated random splits.
 
     Training sets of folds overlap, so their scores aren't independent and the plain t-test finds too many differences:
     the variance of the mean is taken as ``(1/k + n_test/n_train)`` times that of the differences.
@@ -174,7 +174,7 @@ def effect_size(first: Scores, second: Scores, seed: int = 0) -> tuple[float, tu
 
 
 def compute_difference(first: np.ndarray, second: np.ndarray, statistic: Statistic) -> float:
-    """The first system's figure over all examples, minus the second's."""
+    """Return the first system's figure over all examples, minus the second's."""
     return float((statistic(first.sum(0)[None]) - statistic(second.sum(0)[None]))[0])
 
 
@@ -195,7 +195,7 @@ def _differences(first: Scores, second: Scores) -> np.ndarray:
 
 
 def _t_test(name: str, differences: np.ndarray, inflated: float) -> Test:
-    """A t-test of a mean whose variance is ``inflated`` times that of the differences."""
+    """Return a t-test of a mean whose variance is ``inflated`` times that of the differences."""
     student, mean = scipy_stats().t(len(differences) - 1), float(differences.mean())
     error = float(np.sqrt(inflated * differences.var(ddof=1)))
     if error == 0.0:
@@ -220,7 +220,7 @@ def _rounding(observed: float) -> float:
 
 
 def scipy_stats() -> Any:
-    """The package's tests. Raises UserError if it is missing."""
+    """Return the package's tests. Raises UserError if it is missing."""
     with optional_import("this test needs SciPy", "study"):
         from scipy import stats
     return stats

@@ -43,7 +43,7 @@ class Splits:
         return tuple(split for split in SPLITS if split in self.given or split in self.ranges)
 
     def find_source(self, split: str) -> str:
-        """The given split that ``split`` is read from."""
+        """Return the given split that ``split`` is read from."""
         return "train" if split in self.ranges else split
 
     def list_sources(self, split: str) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Splits:
         return found.pop() if len(found) == 1 else None
 
     def at(self, place: float) -> str:
-        """The split of a place in [0, 1)."""
+        """Return the split of a place in [0, 1)."""
         return next(split for split, (low, high) in self.ranges.items() if low <= place < high)
 
     def of_rank(self, rank: int, number: int) -> str:
@@ -121,7 +121,7 @@ class CountedSplits(Splits):
 
 
 def split_ranges(given: tuple[str, ...], train_fraction: float, valid_fraction: float, where: str) -> Ranges:
-    """The ranges where the splits ``given`` exist; train alone is cut in three.
+    """Return the ranges where the splits ``given`` exist; train alone is cut in three.
 
     Where only test is given besides, valid is cut from train; where valid is given, nothing is. Raises UserError,
     naming ``where``, for fractions that add up to more than 1.

@@ -70,7 +70,7 @@ def keep_scores(figure: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
 
 
 def chosen(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first examples of those given and the worst ones, in order; no more than MOST_EXAMPLES.
+    """Return the first examples of those given and the worst ones, in order; no more than MOST_EXAMPLES.
 
     Of equal errors those come first that the model was surer of.
     """
@@ -82,7 +82,7 @@ def chosen(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def make_summary(metric: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
-    """The examples and the scores of a summary, of what all processes saw."""
+    """Return the examples and the scores of a summary, of what all processes saw."""
     if not seen.get("examples"):
         return {}
     rows = sorted(seen["scores"])[:MOST_SCORES]

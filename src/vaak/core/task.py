@@ -442,7 +442,7 @@ class Task:
         raise UserError(f"{type(self).__name__} has no baselines")
 
     def show(self, batch: Batch) -> list[str]:
-        """A readable line for each row of a batch (its text, its speakers), or an empty list."""
+        """Return a readable line for each row of a batch (its text, its speakers), or an empty list."""
         return []
 
     # Use.
@@ -464,7 +464,7 @@ class Task:
         return []
 
     def samples(self, model: nn.Module) -> list[str]:
-        """A few lines to look at after training."""
+        """Return a few lines to look at after training."""
         return []
 
     def examples_to_try(self, number: int) -> list[tuple[str, str]]:

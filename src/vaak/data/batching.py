@@ -37,7 +37,7 @@ LARGEST_PLAN = 2**24
 
 
 def training_planner(config: TrainingConfig, dataset: Dataset, largest: int = LARGEST_PLAN) -> Planner:
-    """The planner of a run's training examples, with its curriculum if it has one; it plans ``largest`` at once.
+    """Return the planner of a run's training examples, with its curriculum if it has one; it plans ``largest`` at once.
 
     Raises what ``make_planner`` raises, and UserError if the data have no such difficulty.
     """
@@ -69,7 +69,7 @@ def training_planner(config: TrainingConfig, dataset: Dataset, largest: int = LA
 
 
 def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> CurriculumScheduler:
-    """The scheduler of ``training.curriculum``; it takes the whole run where no ``num_epochs`` is given."""
+    """Return the scheduler of ``training.curriculum``; it takes the whole run where no ``num_epochs`` is given."""
     options = config.curriculum
     assert options is not None
     num_epochs: float = config.epochs
@@ -84,7 +84,7 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
 def whole_planner(
     dataset: Dataset, batching: BatchingConfig, batch_size: int, seed: int, largest: int = LARGEST_PLAN
 ) -> Planner:
-    """The planner of all examples, of which it plans ``largest`` at once; those of several parts are mixed.
+    """Return the planner of all examples, of which it plans ``largest`` at once; those of several parts are mixed.
 
     ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``.
     """
@@ -147,7 +147,7 @@ def make_planner(  # noqa: PLR0913 (what each kind of batch reads of a dataset)
     seed: int,
     members: np.ndarray | None = None,
 ) -> ArrayPlanner:
-    """The planner that ``batching`` names.
+    """Return the planner that ``batching`` names.
 
     ``lengths`` ``(example,)`` are in tokens or seconds, and ``strata`` ``(example,)`` are classes, for stratified
     batches. ``batch_size`` is the rows of a microbatch, ``row_capacity`` the length of a packed row, and ``seed`` draws
@@ -205,7 +205,7 @@ def largest_rows(config: TrainingConfig, longest: float) -> int:
 
 
 def _budget(batching: BatchingConfig) -> tuple[float | None, str]:
-    """The padded budget of a batch and the option it comes from."""
+    """Return the padded budget of a batch and the option it comes from."""
     if batching.max_tokens is not None and batching.max_duration is not None:
         raise UserError("training.batching: max_tokens and max_duration are both given; keep one")
     if batching.max_tokens is not None:

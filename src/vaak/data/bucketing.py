@@ -188,7 +188,7 @@ class _OpenRows:
         self._shapes.setdefault(space, []).append(shape)
 
     def take_tightest(self, length: int) -> tuple[RowShape, int] | None:
-        """The rows with the least space that ``length`` fits in, and that space; None if it fits in none."""
+        """Return the rows with the least space that ``length`` fits in, and that space; None if it fits in none."""
         place = bisect_left(self._spaces, length)
         if place == len(self._spaces):
             return None

@@ -65,11 +65,11 @@ class CurriculumScheduler:
             )
 
     def get_difficulty(self, epoch: float) -> float:
-        """The fraction of the data that is open at a time in epochs: 2.5 is the middle of the third."""
+        """Return the fraction of the data that is open at a time in epochs: 2.5 is the middle of the third."""
         return self.competence(epoch / self.num_epochs)
 
     def competence(self, progress: float) -> float:
-        """The fraction of the data that is open when ``progress`` of the curriculum, from 0 to 1, has passed.
+        """Return the fraction of the data that is open when ``progress`` of the curriculum, from 0 to 1, has passed.
 
         Source: Platanios et al. 2019, equations 6 and 7. Differs: it may end below 1.
         """
@@ -195,7 +195,7 @@ def sizes_among_easiest(sizes: np.ndarray, number: int) -> np.ndarray:
 
 
 def easiest_first(difficulties: np.ndarray, strata: np.ndarray | None = None) -> np.ndarray:
-    """All example indices in ascending order of difficulty; equals keep their order.
+    """Return all example indices in ascending order of difficulty; equals keep their order.
 
     With ``strata`` examples are compared within their class, so that any easiest part has the classes' proportions.
 

@@ -26,7 +26,7 @@ class ExampleCost:
     number: int
 
     def __str__(self) -> str:
-        """The milliseconds, the part that takes most first.
+        """Return the milliseconds, the part that takes most first.
 
         >>> str(ExampleCost(0.1824, {"codec": 0.165, "reading": 0.0074, "features and the rest": 0.01}, 3))
         '182.4 ms (codec 165.0, features and the rest 10.0, reading 7.4)'

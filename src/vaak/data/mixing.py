@@ -90,7 +90,7 @@ class MixedPlanner:
         self._passed = [np.zeros_like(self._sizes)]
 
     def shares(self, epoch: int) -> np.ndarray:
-        """The number of microbatches of each part in each stretch of an epoch, ``(stretch, part)``."""
+        """Return the number of microbatches of each part in each stretch of an epoch, ``(stretch, part)``."""
         sizes = [last - first for first, last in self._stretches]
         if isinstance(self._exponent, StepWeights):
             every = [self._weights(epoch, *stretch).sum(axis=0) for stretch in self._stretches]
@@ -129,7 +129,7 @@ class MixedPlanner:
     def _mixed(
         self, epoch: int, stretch: tuple[int, int], positions: np.ndarray, shares: np.ndarray, firsts: np.ndarray
     ) -> BatchPlan:
-        """The plan of a stretch, of which each part has its share from its position on.
+        """Return the plan of a stretch, of which each part has its share from its position on.
 
         ``firsts`` are the passes that an epoch begins with: passes are counted within it, so that an example gets other
         draws each time.

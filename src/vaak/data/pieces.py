@@ -66,7 +66,7 @@ def all_examples(num_examples: int, parts: np.ndarray | None, largest: int) -> S
 
 
 def by_shards(num_examples: int, parts: np.ndarray | None, shard_size: int, mixed: int, seed: int) -> Selection:
-    """All the examples, in pieces of ``mixed`` shards each, which ``seed`` draws from all over a part.
+    """Return all the examples, in pieces of ``mixed`` shards each, which ``seed`` draws from all over a part.
 
     A shard is ``shard_size`` examples of a part one after another, in the order of storage. The shards of a part are
     dealt to its pieces evenly, the same in every epoch, so that epochs have equally many microbatches::

@@ -51,7 +51,7 @@ class BatchPlan:
         return len(self.microbatch_starts) - 1
 
     def microbatch(self, position: int) -> list[list[int]]:
-        """The rows of one microbatch; each row is a list of example indices."""
+        """Return the rows of one microbatch; each row is a list of example indices."""
         first, last = self.microbatch_starts[position], self.microbatch_starts[position + 1]
         if self.row_starts is None:
             return [[index] for index in self.indices[first:last].tolist()]
@@ -73,15 +73,15 @@ class BatchPlan:
         return [Piece(len(self), lambda: self)]
 
     def from_pass(self, first: int) -> BatchPlan:
-        """The plan, with passes that are numbered from ``first`` on."""
+        """Return the plan, with passes that are numbered from ``first`` on."""
         return replace(self, passes=(np.zeros(len(self), np.int64) if self.passes is None else self.passes) + first)
 
     def among(self, members: np.ndarray) -> BatchPlan:
-        """The plan of ``members``, which it numbers from 0, by the numbers that they have among all."""
+        """Return the plan of ``members``, which it numbers from 0, by the numbers that they have among all."""
         return replace(self, indices=members[self.indices])
 
     def part(self, first: int, last: int) -> BatchPlan:
-        """The microbatches from ``first`` up to ``last``, which isn't among them."""
+        """Return the microbatches from ``first`` up to ``last``, which isn't among them."""
         starts = self.microbatch_starts[first : last + 1]
         passes = None if self.passes is None else self.passes[first:last]
         if self.row_starts is None:
@@ -94,7 +94,7 @@ class BatchPlan:
         return count_padded_sizes(*self.shapes(lengths), multiple)
 
     def shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of each microbatch, and the longest of them."""
+        """Return the rows of each microbatch, and the longest of them."""
         longest = np.maximum.reduceat(self._row_lengths(lengths), self.microbatch_starts[:-1])
         return np.diff(self.microbatch_starts), longest
 
@@ -161,7 +161,7 @@ class Planner(Protocol):
     num_microbatches: int
 
     def plan(self, epoch: int) -> Plan:
-        """The plan of an epoch: a pure function of the seed and the epoch."""
+        """Return the plan of an epoch: a pure function of the seed and the epoch."""
         ...
 
 
@@ -197,7 +197,7 @@ class PiecewisePlan:
         return int(self._starts[-1])
 
     def microbatch(self, position: int) -> list[list[int]]:
-        """The rows of one microbatch; each row is a list of example indices."""
+        """Return the rows of one microbatch; each row is a list of example indices."""
         number = self._number(position)
         return self._made(number).microbatch(position - int(self._starts[number]))
 
@@ -207,7 +207,7 @@ class PiecewisePlan:
         return self._made(number).occurrence(position - int(self._starts[number]))
 
     def part(self, first: int, last: int) -> BatchPlan:
-        """The microbatches from ``first`` up to ``last``, which isn't among them, in one piece."""
+        """Return the microbatches from ``first`` up to ``last``, which isn't among them, in one piece."""
         found = []
         for number in range(self._number(first), self._number(last - 1) + 1):
             start, end = self._starts[number : number + 2].tolist()
@@ -220,7 +220,7 @@ class PiecewisePlan:
         return count_padded_sizes(np.concatenate(rows), np.concatenate(longest), multiple)
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
-        """The fraction of the padded sizes of its first piece that is padding."""
+        """Return the fraction of the padded sizes of its first piece that is padding."""
         return self._made(0).padding_waste(lengths, multiple)
 
     @property
@@ -257,19 +257,19 @@ class LastPlan:
 
 
 def plan_generator(seed: int, epoch: int, skip: int = 0) -> np.random.Generator:
-    """The random numbers of one epoch's plan, but for the first ``skip``."""
+    """Return the random numbers of one epoch's plan, but for the first ``skip``."""
     return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)).advance(skip))
 
 
 def rounded_up(lengths: np.ndarray, multiple: float, longest: float) -> np.ndarray:
-    """The lengths ``(example,)`` as multiples of this, ``longest`` at most; unchanged where it is 0."""
+    """Return the lengths ``(example,)`` as multiples of this, ``longest`` at most; unchanged where it is 0."""
     return np.asarray(np.minimum(-(-lengths // multiple) * multiple, longest)) if multiple else lengths
 
 
 def checked_lengths(
     lengths: np.ndarray, limit: float | None = None, limit_name: str = "", members: np.ndarray | None = None
 ) -> np.ndarray:
-    """The lengths as one array of numbers, those of the examples ``members``, or of all.
+    """Return the lengths as one array of numbers, those of the examples ``members``, or of all.
 
     Raises DataError if it is empty, or a length isn't a number above zero, or is above ``limit``; it names the example.
     """
@@ -323,7 +323,7 @@ def starts_every(size: int, total: int) -> np.ndarray:
 
 
 def reorder_segments(values: np.ndarray, starts: np.ndarray, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The segments of ``values`` in another order, and their new offsets.
+    """Return the segments of ``values`` in another order, and their new offsets.
 
     >>> values, starts = reorder_segments(np.array([7, 8, 9]), np.array([0, 1, 3]), np.array([1, 0]))
     >>> values.tolist(), starts.tolist()
@@ -350,7 +350,7 @@ def smallest_integers(values: np.ndarray) -> np.ndarray:
 
 
 def stratified_sample(names: list[str], groups: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """The indices of ``size`` examples, in order, of each group its proportion to within one example.
+    """Return the indices of ``size`` examples, in order, of each group its proportion to within one example.
 
     ``names`` and ``groups`` ``(example,)`` are those of all examples. Which ones of a group are chosen depends on their
     names and ``seed`` alone, so a larger sample of a group has all of a smaller one.

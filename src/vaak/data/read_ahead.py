@@ -37,7 +37,7 @@ class ByteStretch(NamedTuple):
 
 
 def join_stretches(stretches: Iterable[tuple[Path, int, int]], largest_gap: int = LARGEST_GAP) -> list[ByteStretch]:
-    """The stretches in the order of storage, those of a file as one where they touch, or almost.
+    """Return the stretches in the order of storage, those of a file as one where they touch, or almost.
 
     >>> join_stretches([(Path("a"), 40, 10), (Path("a"), 0, 30), (Path("b"), 0, 5)], largest_gap=10)
     [ByteStretch(path=PosixPath('a'), first=0, size=50), ByteStretch(path=PosixPath('b'), first=0, size=5)]

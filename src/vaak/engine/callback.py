@@ -80,7 +80,7 @@ class Run(Protocol):
         ...
 
     def learning_rates(self) -> list[float]:
-        """The present rate of each group of parameters."""
+        """Return the present rate of each group of parameters."""
         ...
 
     def count_chunks(self) -> int:
@@ -170,7 +170,7 @@ class Callback:
 
 
 def rate_name(unit: str) -> str:
-    """The name of a rate: units per second.
+    """Return the name of a rate: units per second.
 
     >>> rate_name("token"), rate_name("targets")
     ('tokens_per_second', 'targets_per_second')

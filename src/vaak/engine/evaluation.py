@@ -117,7 +117,7 @@ class Evaluator:
         num_chunks: int = 1,
         divide: Divide = _log_division,
     ) -> dict[str, float]:
-        """The metrics of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
+        """Return the metrics of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
         Every batch is computed in ``num_chunks`` chunks. When memory runs out, ``divide(num_chunks, reason)`` is called
         and the split is evaluated again in twice as many. The model and its parts keep the modes they had.
@@ -258,11 +258,11 @@ class _Measured:
         return joined
 
     def sums(self) -> dict[str, float]:
-        """The sums of this rank."""
+        """Return the sums of this rank."""
         return sum_in_order(self.parts) if self.by_batch else self.meters.sums()
 
     def sums_over(self, ranks: Ranks) -> dict[str, float]:
-        """The sums of all ranks."""
+        """Return the sums of all ranks."""
         if not self.by_batch:
             return ranks.sum(self.meters.sums())
         found = sum_in_order(part for parts in ranks.gather(self.parts) for part in parts)
@@ -287,7 +287,7 @@ def _name_pictures(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[st
 
 
 def _summary(meters: Meters, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, bytes]:
-    """The summary of an evaluation as a file, if there is one."""
+    """Return the summary of an evaluation as a file, if there is one."""
     found = meters.summary(sums, seen)
     return {SUMMARY: json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()} if found else {}
 
@@ -345,17 +345,17 @@ class Pictures:
             listener(step, shown)
 
     def _is_new(self, name: str, step: int, content: bytes) -> bool:
-        """Whether a recording, which no training changes, isn't there from an earlier step."""
+        """Return whether a recording, which no training changes, isn't there from an earlier step."""
         there = _pictures_by_step(self.folder / name)[-1:] if is_audio(content) else []
         return not (there and there[0][0] < step and there[0][1].read_bytes() == content)
 
     def steps(self) -> list[int]:
-        """The steps of which there are pictures or audio, in order."""
+        """Return the steps of which there are pictures or audio, in order."""
         paths = [*self.folder.glob("*/step-*.png"), *self.folder.glob("*/step-*.wav")]
         return sorted({int(match[1]) for path in paths if (match := STEP.fullmatch(path.name))})
 
     def of_step(self, step: int) -> dict[str, bytes]:
-        """The pictures and the audio of a step that are there, by name."""
+        """Return the pictures and the audio of a step that are there, by name."""
         paths = [*self.folder.glob(f"*/step-{step:08d}.png"), *self.folder.glob(f"*/step-{step:08d}.wav")]
         return {path.parent.name: path.read_bytes() for path in sorted(paths)}
 
@@ -383,6 +383,6 @@ def _list_superseded(folder: Path, best: int | None) -> list[Path]:
 
 
 def _pictures_by_step(folder: Path) -> list[tuple[int, Path]]:
-    """The pictures of a folder with their steps, in order."""
+    """Return the pictures of a folder with their steps, in order."""
     found = [(STEP.fullmatch(path.name), path) for path in folder.glob("*")]
     return sorted((int(match[1]), path) for match, path in found if match)

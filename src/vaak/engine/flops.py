@@ -93,7 +93,7 @@ def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
 def count_work(
     task: Task, model: nn.Module, precision: Precision, data: TrainingData, position: Position, peak: float | None
 ) -> ForwardWork | None:
-    """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
+    """Return the work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
 
     None, with a log line, where the device's peak isn't known or that microbatch doesn't fit in memory.
 
@@ -126,7 +126,7 @@ def count_work(
 
 
 def main_unit(counts: dict[str, float]) -> str:
-    """The unit that operations are proportional to, of those that a batch counts."""
+    """Return the unit that operations are proportional to, of those that a batch counts."""
     return next((unit for unit in UNITS_OF_WORK if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
 
 

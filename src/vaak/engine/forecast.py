@@ -76,7 +76,7 @@ class StepForecast:
 
 
 def steps_at_most(task: Task, training: TrainingConfig, enough: float = math.inf) -> StepForecast | None:
-    """The most steps that training on the sources of a task may have; None if only preparing tells.
+    """Return the most steps that training on the sources of a task may have; None if only preparing tells.
 
     Reading stops where there are ``enough`` steps. Raises what reading the sources raises.
     """

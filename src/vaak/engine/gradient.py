@@ -137,7 +137,7 @@ class Forward:
     first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
 
     def terms(self, step: int, chunk: MicrobatchChunk) -> dict[str, Term]:
-        """The terms of a chunk; its draws depend on the step, its microbatch's number and its own alone."""
+        """Return the terms of a chunk; its draws depend on the step, its microbatch's number and its own alone."""
         return self._call(self.losses, step, chunk)
 
     def first(self, step: int, chunk: MicrobatchChunk) -> FirstPass:
@@ -257,7 +257,7 @@ class GradientPass:
         clear: Callable[[], None] = lambda: None,
         over_ranks: Callable[[dict[int, Sums]], Sums] | None = None,
     ) -> StepData:
-        """The step's data with the sums of a first pass over it, those of this rank without ``over_ranks``."""
+        """Return the step's data with the sums of a first pass over it, those of this rank without ``over_ranks``."""
         if self.forward.first_pass is None:
             return data
 
@@ -317,7 +317,7 @@ class GradientPass:
                 self._answer(chunk_rules, data, found, last_try=shortages > 1)
 
     def _add_fillers(self, chunks: list[MicrobatchChunk]) -> list[MicrobatchChunk]:
-        """The chunks, and as many fillers as this rank has less than the one with most."""
+        """Return the chunks, and as many fillers as this rank has less than the one with most."""
         missing = 0 if self.rounds is None else self.rounds(len(chunks)) - len(chunks)
         if missing and not chunks:
             assert self.dummy_batch is not None
@@ -488,7 +488,7 @@ def list_objectives(task: Task, model: nn.Module) -> tuple[Objective, ...]:
 
 
 def _check_terms(losses: ComputeTerms, where: str) -> ComputeTerms:
-    """The losses; they raise UserError where they return something other than terms."""
+    """Return the losses; they raise UserError where they return something other than terms."""
 
     def checked(model: nn.Module, batch: Batch) -> dict[str, Term]:
         terms = losses(model, batch)
@@ -499,7 +499,7 @@ def _check_terms(losses: ComputeTerms, where: str) -> ComputeTerms:
 
 
 def list_parameters(objective: Objective, model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of a model that an objective trains, in the order of the model."""
+    """Return the parameters of a model that an objective trains, in the order of the model."""
     named = model.named_parameters()
     return [value for name, value in named if value.requires_grad and _belongs(name, objective)]
 

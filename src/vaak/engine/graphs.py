@@ -316,7 +316,7 @@ def watched_for_captures() -> Iterator[None]:
 
 
 def _states_of_cpu() -> tuple[Any, ...]:
-    """The states of Python's and NumPy's generators; draws of torch's on the CPU are operators."""
+    """Return the states of Python's and NumPy's generators; draws of torch's on the CPU are operators."""
     numpy: Any = np.random.get_state(legacy=False)
     return random.getstate(), numpy["state"]["key"].tobytes(), numpy["state"]["pos"], numpy["has_gauss"]
 

@@ -199,7 +199,7 @@ def first_non_finite(
 
 
 def culprits(batch: Batch, is_finite: Callable[[Batch], bool]) -> list[int]:
-    """The indices of the examples in the fewest rows of a batch that, by themselves, are not finite.
+    """Return the indices of the examples in the fewest rows of a batch that, by themselves, are not finite.
 
     Halves are tried, and halves of those. Where neither half shows it, their rows are to blame together.
     """
@@ -230,7 +230,7 @@ def _find_in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters by name; those of a block that is divided over processes while it is ``gathered``."""
+    """Yield the parameters by name; those of a block that is divided over processes while it is ``gathered``."""
     seen = set[Tensor]()
     for prefix, module in model.named_modules():
         gathered = getattr(module, "gathered", None)
@@ -258,7 +258,7 @@ def _is_broken(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> Iterator[Tensor]:
-    """The tensors of a nested value that hold real numbers; complex ones as pairs of them."""
+    """Yield the tensors of a nested value that hold real numbers; complex ones as pairs of them."""
     for tensor in tensors_in(value):
         tensor = tensor.detach()
         if tensor.is_complex():
@@ -268,7 +268,7 @@ def _numbers(value: Any) -> Iterator[Tensor]:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in tuples, lists, mappings and dataclasses, at any depth."""
+    """Yield the tensors in tuples, lists, mappings and dataclasses, at any depth."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):

@@ -111,5 +111,5 @@ PLACE_KEYS = (("epoch", None), ("index", None), ("occurrence", 0))
 
 
 def journal_files(directory: Path, *names: str) -> list[Path]:
-    """The files of journals, of all ranks."""
+    """Return the files of journals, of all ranks."""
     return [file for name in names for file in sorted(directory.glob(f"{name}*.jsonl"))]

@@ -79,7 +79,7 @@ def read_memory(device: torch.device) -> MemoryReading:
 
 
 def read_peak(device: torch.device) -> int:
-    """The most bytes that this process has used at once since ``reset_peak``; on MPS, what it holds now."""
+    """Return the most bytes that this process has used at once since ``reset_peak``; on MPS, what it holds now."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if device.type == "mps":
@@ -108,7 +108,7 @@ class Band(IntEnum):
 
 
 def choose_thresholds(device: torch.device, given: Sequence[float] | None = None) -> Thresholds:
-    """The thresholds given, or else the device's own.
+    """Return the thresholds given, or else the device's own.
 
     Raises UserError if those given are not three increasing fractions.
     """

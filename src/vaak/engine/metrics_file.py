@@ -64,7 +64,7 @@ class Records:
 
 
 def json_line(record: Record) -> str:
-    """A record as one line of JSON, without its end.
+    """Return a record as one line of JSON, without its end.
 
     >>> json_line({"kind": "step", "loss": float("nan")})
     '{"kind": "step", "loss": "nan"}'
@@ -73,7 +73,7 @@ def json_line(record: Record) -> str:
 
 
 def _in_json(record: Record) -> dict[str, Any]:
-    """A record with the numbers that JSON can't hold as text."""
+    """Return a record with the numbers that JSON can't hold as text."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()
@@ -81,7 +81,7 @@ def _in_json(record: Record) -> dict[str, Any]:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of a file. A half line at its end is left out; so are lines that are none, with a warning."""
+    """Return the records of a file. A half line at its end is left out; so are lines that are none, with a warning."""
     return list(iterate_records(path))
 
 
@@ -95,7 +95,7 @@ NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
 
 
 def read_history(directory: Path) -> list[dict[str, Any]]:
-    """The records of a run directory in their order, numbers that JSON can't hold as floats again."""
+    """Return the records of a run directory in their order, numbers that JSON can't hold as floats again."""
     return list(iterate_history(directory))
 
 
@@ -109,7 +109,7 @@ def iterate_history(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def iterate_evaluations(directory: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run's evaluations, in their order; none without a log. Other lines aren't parsed."""
+    """Yield the records of a run's evaluations, in their order; none without a log. Other lines aren't parsed."""
     path = directory / METRICS_FILE
     if not path.is_file():
         return
@@ -120,7 +120,7 @@ def iterate_evaluations(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
-    """The records of ``step`` and of later ones, read from the file's end; none without a file."""
+    """Return the records of ``step`` and of later ones, read from the file's end; none without a file."""
     if not path.exists():
         return []
     with open(path, "rb") as file:
@@ -133,7 +133,7 @@ def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def _records_in(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
-    """The records from a file's position on; a warning at the end says how many lines were none."""
+    """Yield the records from a file's position on; a warning at the end says how many lines were none."""
     ignored = 0
     for line, value in iterate_lines(file):
         if is_record(value):
@@ -176,7 +176,7 @@ class Totals:
 
 
 def read_totals(directory: Path) -> Totals:
-    """The totals of a run's records; zero without any. Reads on from where ``totals.jsonl`` is up to."""
+    """Return the totals of a run's records; zero without any. Reads on from where ``totals.jsonl`` is up to."""
     totals = _sum_up(directory)[0]
     _warn_of_ignored(directory / METRICS_FILE, totals.ignored)
     return totals
@@ -212,7 +212,7 @@ def _sum_up(directory: Path) -> tuple[Totals, int, int]:
 
 
 def _newest_totals(path: Path, log_file: BinaryIO) -> tuple[Totals, int]:
-    """The totals of the longest part of a log that ``totals.jsonl`` has, and where in the log that part ends.
+    """Return the totals of the longest part of a log that ``totals.jsonl`` has, and where in the log that part ends.
 
     A resume cuts the log and writes other lines: entries about the old ones point beyond its end, or have another hash.
     """
@@ -233,7 +233,7 @@ def _newest_totals(path: Path, log_file: BinaryIO) -> tuple[Totals, int]:
 
 
 def _whole(entry: Record, name: str) -> int:
-    """A whole number of an entry; 0 where it is something else, as in a damaged file."""
+    """Return a whole number of an entry; 0 where it is something else, as in a damaged file."""
     value = entry.get(name)
     return value if type(value) is int else 0
 

@@ -108,7 +108,7 @@ class Diagnosis:
     def _record_diagnosis(
         self, step: int, found: tuple[MicrobatchChunk, Inspection] | None, examples: list[SuspectExample]
     ) -> NonFinite:
-        """The diagnosis, written to the run's directory; a failed write doesn't hide it."""
+        """Return the diagnosis, written to the run's directory; a failed write doesn't hide it."""
         path = record_path(self.directory, step, self.rank)
         if found is None:
             diagnosis = NonFinite(step, None, {}, None, None, [], path)
@@ -133,7 +133,7 @@ def record_path(directory: Path, step: int, rank: int) -> Path:
 
 
 def _inspected(plain: GradientPass, step: int, chunk: MicrobatchChunk, batch: Batch) -> Inspection:
-    """A forward and backward pass of some rows of a chunk, with the chunk's draws.
+    """Return a forward and backward pass of some rows of a chunk, with the chunk's draws.
 
     Gradients are not scaled as in fp16: an overflow isn't what is looked for.
     """
@@ -150,7 +150,7 @@ def _inspected(plain: GradientPass, step: int, chunk: MicrobatchChunk, batch: Ba
 
 
 def _to_blame(plain: GradientPass, step: int, chunk: MicrobatchChunk, inspection: Inspection) -> list[int]:
-    """The examples that are not finite by themselves; all of the chunk where its rows can't be told apart."""
+    """Return the examples that are not finite by themselves; all of the chunk where its rows can't be told apart."""
     assert inspection.finding is not None
     if inspection.finding.kind == "weight" or not inspection.splittable:
         return [index for row in chunk.batch.indices for index in row]
@@ -173,7 +173,7 @@ def _describe(finding: NonFiniteFinding | None) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """A nested value with those numbers that JSON can't hold as text (``"nan"``)."""
+    """Return a nested value with those numbers that JSON can't hold as text (``"nan"``)."""
     if isinstance(value, dict):
         return {name: json_value(part) for name, part in value.items()}
     if isinstance(value, list):

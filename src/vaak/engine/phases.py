@@ -98,7 +98,7 @@ class _TimedByClock(contextlib.AbstractContextManager[None]):
         self.seconds += self.clock() - self.begun
 
     def take(self) -> float:
-        """The seconds measured, which begin at 0 again."""
+        """Return the seconds measured, which begin at 0 again."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
@@ -119,7 +119,7 @@ class _TimedByEvents(contextlib.AbstractContextManager[None]):
         self.recorded[-1][1].record()
 
     def take(self) -> float:
-        """The seconds measured, which begin at 0 again; waits for the last event."""
+        """Return the seconds measured, which begin at 0 again; waits for the last event."""
         pairs, self.recorded = self.recorded, []
         self.free += pairs
         if pairs:

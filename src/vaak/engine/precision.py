@@ -52,7 +52,7 @@ class Precision:
         return self.name != "no" and self.fp32_after is not None and not self.fell_back
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which losses are computed."""
+        """Return the context in which losses are computed."""
         if self.name == "no" or self._again or self.fell_back:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.name])

@@ -110,7 +110,7 @@ def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -
 
 
 def _microbatch(data: TrainingData, state: State, epoch: int, plan: Plan, position: int) -> StepData:
-    """A microbatch of a plan as if it were all of the next step.
+    """Return a microbatch of a plan as if it were all of the next step.
 
     It is the one at ``position`` of ``plan``, the plan of ``epoch`` that ``data`` has; ``state`` says which step is
     next.
@@ -189,7 +189,7 @@ UNIT_TOLERANCE = 1e-3
 def averaged_over(
     whole: float, parts: Sequence[float], sizes: Sequence[Mapping[str, float]], tolerance: float
 ) -> str | None:
-    """The unit over which a batch's term is the mean of its chunks' terms; None where it is not one.
+    """Return the unit over which a batch's term is the mean of its chunks' terms; None where it is not one.
 
     ``whole`` is the term of the batch and ``parts`` are those of its chunks, whose counts by unit are ``sizes``.
     Numbers are equal that differ by ``tolerance`` relative to the whole, or to 1 where it is smaller.

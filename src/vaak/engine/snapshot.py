@@ -118,7 +118,7 @@ class _StagingBuffer:
 
 
 def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, of any type and shape, in the order of a contiguous one; of such a one, a view."""
+    """Return the bytes of a tensor, of any type and shape, in the order of a contiguous one; of such a one, a view."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
     # reshape(-1) leaves a single number its stride.
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
@@ -159,7 +159,7 @@ class FileLayout:
 
 @cache
 def _dtype_name(dtype: torch.dtype) -> str:
-    """The name of a type in the files, as the library gives it."""
+    """Return the name of a type in the files, as the library gives it."""
     content = save({"x": torch.empty(0, dtype=dtype)})
     return str(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["x"]["dtype"])
 
@@ -206,7 +206,7 @@ class Snapshot:
 def tensor_files(
     parts: Mapping[str, dict[str, torch.Tensor]], frozen: frozenset[str]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors of a state's parts by the file that they are in."""
+    """Return the tensors of a state's parts by the file that they are in."""
     found = {f"{part}.safetensors": own for part, own in parts.items() if part in ALWAYS_WRITTEN or own}
     model = parts["model"]
     if never := {name: tensor for name, tensor in model.items() if name in frozen}:

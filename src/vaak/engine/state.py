@@ -317,7 +317,7 @@ class LastEvaluation:
         self.metrics, self.step, self.scheduled = metrics, step, scheduled
 
     def with_step(self) -> dict[str, float]:
-        """The metrics and ``evaluation_step``; none before the first evaluation."""
+        """Return the metrics and ``evaluation_step``; none before the first evaluation."""
         return self.metrics if self.step is None else {**self.metrics, "evaluation_step": self.step}
 
     def state_dict(self) -> dict[str, Any]:
@@ -391,17 +391,17 @@ class State:
         self.is_whole = True
 
     def parts(self) -> dict[str, StatePart]:
-        """The parts that this run has, by name."""
+        """Return the parts that this run has, by name."""
         named = {name_field(one): getattr(self, one.name) for one in fields(self) if one.init}
         return {name: part for name, part in named.items() if part is not None}
 
     def values(self) -> dict[str, Any]:
-        """A copy of everything that isn't a tensor, by part, as JSON."""
+        """Return a copy of everything that isn't a tensor, by part, as JSON."""
         found = {name: _split(part.state_dict()) for name, part in self.parts().items()}
         return {name: copy.deepcopy(values) for name, (tensors, values) in found.items() if values or not tensors}
 
     def snapshot(self) -> Snapshot:
-        """A copy of the whole state, on the CPU, which training can't change any more."""
+        """Return a copy of the whole state, on the CPU, which training can't change any more."""
         parts = {name: own for name, own in self.tensors().items() if own}
         copied = copy_to_cpu({(part, name): one for part, own in parts.items() for name, one in own.items()})
         copies: dict[str, Any] = {part: {name: copied[part, name] for name in own} for part, own in parts.items()}
@@ -421,7 +421,7 @@ class State:
         return Snapshot(self.position.step, {}, state=self.values(), frozen=self.frozen, files=files, chunks=chunks)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The live tensors of each part."""
+        """Return the live tensors of each part."""
         assert self.is_whole, "the state is in the middle of an update"
         return {name: _split(part.state_dict())[0] for name, part in self.parts().items()}
 
@@ -455,7 +455,7 @@ class State:
 
 
 def _split(state: Any) -> tuple[dict[str, Tensor], Any]:
-    """The tensors of what a part gives, and the rest of it."""
+    """Return the tensors of what a part gives, and the rest of it."""
     if not isinstance(state, dict):
         return {}, state
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}

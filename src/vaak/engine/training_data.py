@@ -129,19 +129,19 @@ class TrainingData:
         return fetched
 
     def step_data(self, position: Position, fetched: list[Microbatch], counts: dict[str, float]) -> StepData:
-        """The step that begins here; ``counts`` are those over all ranks."""
+        """Return the step that begins here; ``counts`` are those over all ranks."""
         size = self.step_size(position)
         return StepData(position.step + 1, fetched, counts, size, position.place + size >= self.epoch_size)
 
     def steps(self, position: Position) -> Generator[StepData, None, None]:
-        """The steps from a position on, which moves on with them, as a single process reads them; without end."""
+        """Yield the steps from a position on, which moves on with them, as a single process reads them; without end."""
         with closing(self.microbatches(position)) as microbatches:
             while True:
                 fetched = self.fetch(microbatches, position)
                 yield self.step_data(position, fetched, count_units(fetched))
 
     def dummy_batch(self) -> Batch:
-        """The smallest microbatch that can be read, for a rank that computes because others do.
+        """Return the smallest microbatch that can be read, for a rank that computes because others do.
 
         Raises DataError if there is none.
         """
@@ -163,7 +163,7 @@ class TrainingData:
 
 
 def count_units(microbatches: list[Microbatch]) -> dict[str, float]:
-    """Each unit's count over microbatches."""
+    """Return each unit's count over microbatches."""
     counts: dict[str, float] = {}
     for microbatch in microbatches:
         for unit, count in (microbatch.batch.totals() if microbatch.batch else {}).items():

@@ -18,7 +18,7 @@ Layer = str | PathLike[str] | Mapping[str, Any]
 
 
 def load_config(*layers: Layer, trust_code: bool = False, **options: Any) -> Experiment[Any, Any]:
-    """The validated experiment of YAML files and dicts, the later over the earlier, and of ``options`` over all.
+    """Return the validated experiment of YAML files and dicts, the later over the earlier, and of ``options`` over all.
 
     ``load_config("run.yml", {"model": {"d_model": 64}}, epochs=3, learning_rate=1e-3)``: options are sections, or, as
     in a YAML, those of ``training`` by themselves. Raises ConfigError with every mistake. A task of a user's own is
@@ -41,7 +41,7 @@ def as_layers(layers: list[Layer]) -> list[Path | Mapping[str, Any]]:
 
 
 def as_plain(value: Any, key: str) -> Any:
-    """A value as a YAML would have it. Raises UserError, naming its ``key``, for one that no YAML can have."""
+    """Return a value as a YAML would have it. Raises UserError, naming its ``key``, for one that no YAML can have."""
     if isinstance(value, Mapping):
         return {str(name): as_plain(part, f"{key}.{name}".lstrip(".")) for name, part in value.items()}
     if isinstance(value, list | tuple):

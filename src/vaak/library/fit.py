@@ -102,7 +102,7 @@ def fit(
 def _load_configuration(
     task: Any, directory: Path, training: dict[str, Any], optimizer: Any, trust_code: bool, metrics: Collection[str]
 ) -> Loaded:
-    """The configuration of the run, with remarks among its warnings.
+    """Return the configuration of the run, with remarks among its warnings.
 
     ``task``, ``directory``, ``optimizer``, ``trust_code`` and ``metrics`` are those of ``fit``; ``training`` are its
     further options, of which other sections are taken out.
@@ -128,7 +128,7 @@ def _load_configuration(
 
 
 def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]], list[str]]:
-    """The layers that a task stands for, and remarks on it."""
+    """Return the layers that a task stands for, and remarks on it."""
     if is_task(task):
         name, lasts = make_reference(task)
         return [{"task": name}], [] if lasts else [ONLY_HERE.format(name=name, directory=str(directory))]

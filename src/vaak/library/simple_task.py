@@ -42,7 +42,7 @@ TARGETS = ("targets", "labels")
 
 
 def padded(examples: list[Any]) -> Batch:
-    """The batch of examples whose fields are numbers, sequences, or anything else.
+    """Return the batch of examples whose fields are numbers, sequences, or anything else.
 
     >>> batch = padded([([3, 1, 2], 0), ([5], 1)])
     >>> batch["inputs"].tolist(), batch["inputs_mask"].sum().item(), batch["targets"].tolist()
@@ -89,7 +89,7 @@ def as_batch(collated: Any, where: str) -> Batch:
 
 
 def get_fields(example: Any) -> dict[str, Any]:
-    """The parts of an example by name."""
+    """Return the parts of an example by name."""
     if isinstance(example, Mapping):
         return {str(name): value for name, value in example.items()}
     if is_dataclass(example) and not isinstance(example, type):
@@ -101,7 +101,7 @@ def get_fields(example: Any) -> dict[str, Any]:
 
 
 def as_tensor(value: Any) -> Tensor | None:
-    """A number, a sequence of numbers, an array or a tensor as a tensor; None for anything else."""
+    """Return a number, a sequence of numbers, an array or a tensor as a tensor; None for anything else."""
     if value is None or isinstance(value, str | bytes | Mapping):
         return None
     try:
@@ -253,7 +253,7 @@ class Examples(Dataset):
         return f"example {index} of {self.name}"
 
     def _measure_examples(self, length: Callable[[Any], float]) -> tuple[np.ndarray, str]:
-        """The length of each example, and a hash of them all. Raises DataError naming one that can't be read."""
+        """Return the length of each example, and a hash of them all. Raises DataError naming one that can't be read."""
         lengths, content = [], hashlib.sha256()
         with keeping_generators(torch.device("cpu")):
             for index in range(len(self.data)):

@@ -111,7 +111,7 @@ class TrainedRun:
         return History(read_history(self.directory))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        """A matplotlib figure of losses and figures over steps, written to ``path`` where one is given.
+        """Return a matplotlib figure of losses and figures over steps, written to ``path`` where one is given.
 
         Raises UserError if matplotlib is missing.
         """
@@ -194,12 +194,12 @@ def open(
 
 
 def with_metrics(task: Task, metrics: Mapping[str, Metric]) -> Task:
-    """A task that measures more."""
+    """Return a task that measures more."""
     return cast("Task", _Measured(task, metrics))
 
 
 def _task_on(task: Task, dataset: Dataset) -> Task:
-    """A task whose only split is the given dataset."""
+    """Return a task whose only split is the given dataset."""
     if isinstance(task, _Measured):
         return with_metrics(_task_on(task.own, dataset), task.metrics)
     changed = copy.copy(task)

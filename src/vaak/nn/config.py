@@ -35,7 +35,7 @@ SEES_LATER = "attention_type linear sees later tokens; a decoder takes causal_li
 
 
 def block_option(description: str, default: Any, **about: Any) -> Any:
-    """An ``option`` of Vaak's own blocks, which a network of the user's doesn't have."""
+    """Return an ``option`` of Vaak's own blocks, which a network of the user's doesn't have."""
     return option(description, default, only_for=NETWORKS, **about)
 
 

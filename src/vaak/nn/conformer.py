@@ -182,7 +182,7 @@ class ConformerStack(TransformerStack):
         return self.through_blocks(x, AttentionInputs(visibility, self.positions.rotation(positions)), cache)
 
     def new_cache(self) -> StackCache:
-        """An empty cache, for reading chunk by chunk."""
+        """Return an empty cache, for reading chunk by chunk."""
         assert isinstance(self.config, ConformerConfig)
         cache, most = super().new_cache(), self.config.left_frames
         cache.self_attention = [RecentCache(most) for _ in self.blocks]

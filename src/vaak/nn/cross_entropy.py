@@ -53,7 +53,7 @@ class HeadInputs(NamedTuple):
     bias: Tensor | None = None
 
     def logits(self) -> Tensor:
-        """All of them, (..., class)."""
+        """Return all of them, (..., class)."""
         if self.are_few:
             return _logits_in_parts(*self)
         return F.linear(self.hidden, self.cast_weight(), self.bias)
@@ -347,7 +347,7 @@ LIGER_DEVICES = ("cuda",)
 
 
 def liger_cross_entropy(head: HeadInputs, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The first sum of ``head_cross_entropy``, by the Triton kernels of liger-kernel.
+    """Return the first sum of ``head_cross_entropy``, by the Triton kernels of liger-kernel.
 
     Raises UserError if it isn't installed, and on other devices than CUDA.
     """

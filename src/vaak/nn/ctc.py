@@ -94,7 +94,7 @@ def best_path(
 def _path_in_band(
     log_probs: np.ndarray, classes: np.ndarray, blank: int, within: bool, width: int
 ) -> np.ndarray | None:
-    """The best path among ``width`` places a frame; None if it touches the edge, or doesn't reach the end."""
+    """Return the best path among ``width`` places a frame; None if it touches the edge, or doesn't reach the end."""
     num_frames, last = len(log_probs), len(classes) - 1
     skips = np.zeros(len(classes), bool)
     skips[2:] = (classes[2:] != blank) & (classes[2:] != classes[:-2])

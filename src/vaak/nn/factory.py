@@ -62,7 +62,7 @@ class ModelFactory:
         max_length: int | None = None,
         max_target_length: int | None = None,
     ) -> nn.Module:
-        """A ``TransformerModel`` or an ``EncoderDecoderModel`` over tokens.
+        """Return a ``TransformerModel`` or an ``EncoderDecoderModel`` over tokens.
 
         ``vocab_size`` is the source's; the target's is the same unless given. The lengths are needed by learned
         positions alone.
@@ -87,12 +87,12 @@ class ModelFactory:
         return TransformerModel(config, vocab_size, causal=causal, tied=config.tie_embeddings, max_length=max_length)
 
     def create_encoder(self, *, max_length: int | None = None) -> Stack:
-        """The encoder alone: vectors in, vectors out, ``(batch, time, d_model)``."""
+        """Return the encoder alone: vectors in, vectors out, ``(batch, time, d_model)``."""
         config = self.config.encoder if isinstance(self.config, EncoderDecoderConfig) else self.config
         return make_stack(config, causal=False, max_length=max_length)
 
     def create_decoder(self, *, memory_width: int | None = None, max_length: int | None = None) -> Stack:
-        """The decoder alone; with ``memory_width`` it looks at vectors of that width."""
+        """Return the decoder alone; with ``memory_width`` it looks at vectors of that width."""
         config = self.config.decoder if isinstance(self.config, EncoderDecoderConfig) else self.config
         return make_stack(config, causal=True, memory_width=memory_width, max_length=max_length)
 
@@ -176,7 +176,7 @@ class Attention(nn.Module):
 
 
 def encoder(*, max_length: int | None = None, **options: Any) -> Stack:
-    """A stack that sees both sides: ``encoder(d_model=64, num_layers=2, num_heads=4)(x, mask=mask)``.
+    """Return a stack that sees both sides: ``encoder(d_model=64, num_layers=2, num_heads=4)(x, mask=mask)``.
 
     ``max_length`` is needed by learned positions. Raises UserError if options are wrong.
     """
@@ -184,7 +184,7 @@ def encoder(*, max_length: int | None = None, **options: Any) -> Stack:
 
 
 def decoder(*, memory_width: int | None = None, max_length: int | None = None, **options: Any) -> Stack:
-    """A stack that sees no later token; with ``memory_width`` it looks at an encoder's output of that width.
+    """Return a stack that sees no later token; with ``memory_width`` it looks at an encoder's output of that width.
 
     ``max_length`` is needed by learned positions. Raises UserError if options are wrong.
     """

@@ -162,7 +162,7 @@ def make_feed_forward(
 
 
 def inner_width(d_model: int, d_ff: int | None, feed_forward_type: str) -> int:
-    """The width that ``d_ff`` means: itself, below 32 a multiple of ``d_model``, None the layer's default.
+    """Return the width that ``d_ff`` means: itself, below 32 a multiple of ``d_model``, None the layer's default.
 
     >>> inner_width(512, 2048, "gelu"), inner_width(512, 4, "gelu"), inner_width(512, None, "swiglu")
     (2048, 2048, 1376)
@@ -174,7 +174,7 @@ def inner_width(d_model: int, d_ff: int | None, feed_forward_type: str) -> int:
 
 
 def gated_width(width: int, multiple_of: int = 32) -> int:
-    """The inner width at which three matrices weigh what two of ``4 · width`` do: 8/3 of it, rounded up.
+    """Return the inner width at which three matrices weigh what two of ``4 · width`` do: 8/3 of it, rounded up.
 
     >>> gated_width(512)
     1376

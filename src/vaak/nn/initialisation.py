@@ -64,7 +64,7 @@ def initialise(model: nn.Module) -> None:
 
 
 def _get_layer_name(name: str) -> str:
-    """The layer that a module is, or, of experts, is one of: their outputs are weighed, and add up to one.
+    """Return the layer that a module is, or, of experts, is one of: their outputs are weighed, and add up to one.
 
     >>> _get_layer_name("stack.blocks.3.feed_forward.experts.7.down")
     'stack.blocks.3.feed_forward.down'
@@ -73,5 +73,5 @@ def _get_layer_name(name: str) -> str:
 
 
 def _get_stack_name(name: str) -> str:
-    """The stack that a block's module is in: ``decoder.`` of ``decoder.blocks.3.cross_attention.output``."""
+    """Return the stack that a block's module is in: ``decoder.`` of ``decoder.blocks.3.cross_attention.output``."""
     return name.rpartition("blocks.")[0]

@@ -119,7 +119,7 @@ class FrozenLinear(nn.Linear):
 
 
 def is_product(head: nn.Module) -> bool:
-    """Whether a head gives the product of its input and its weight, and no more: adapters would add to it."""
+    """Return whether a head gives the product of its input and its weight, and no more: adapters would add to it."""
     return type(head) in (nn.Linear, FrozenLinear)
 
 
@@ -263,7 +263,7 @@ def _layers_to_keep(dtype: Kept, model: nn.Module) -> Iterator[tuple[nn.Module, 
 
 
 def list_nf4_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers by name whose weights four bits keep, once ``model`` is frozen."""
+    """Return the linear layers by name whose weights four bits keep, once ``model`` is frozen."""
     names = {id(one): name for name, one in model.named_modules()}
     return {names[id(layer)]: layer for _, _, layer in _layers_to_keep("nf4", model)}
 
@@ -280,7 +280,7 @@ def _peft() -> Any:
 
 
 def linear_layers(model: nn.Module, besides: Iterable[str] = ()) -> list[str]:
-    """The names of linear layers, without those in the modules ``besides``."""
+    """Return the names of linear layers, without those in the modules ``besides``."""
     inside = tuple(f"{name}." for name in besides)
     linear = (name for name, one in model.named_modules() if isinstance(one, nn.Linear))
     return [name for name in linear if not f"{name}.".startswith(inside)]
@@ -474,7 +474,7 @@ def write_adapter(
 
 
 def _name_class(kind: type[nn.Module]) -> dict[str, str]:
-    """The class of transformers that a network's class is, or was made from, as peft names it."""
+    """Return the class of transformers that a network's class is, or was made from, as peft names it."""
     theirs = next(one for one in kind.__mro__ if one.__module__.startswith("transformers."))
     return {"base_model_class": theirs.__name__, "parent_library": theirs.__module__}
 

@@ -152,7 +152,7 @@ def add_experts(
 
 
 def top_k_weights(logits: Tensor, top_k: int, bias: Tensor | None = None) -> Tensor:
-    """The weights of experts ``(row, expert)``: probabilities of the ``top_k`` of logits, 0 for the others.
+    """Return the weights of experts ``(row, expert)``: probabilities of the ``top_k`` of logits, 0 for the others.
 
     One keeps its probability, so that the gate learns from the task's loss; several add up to 1. Of equal ones the
     first are chosen. A ``bias`` ``(expert,)`` is added to probabilities for the choice, and not to the weights.
@@ -173,7 +173,7 @@ def count_uses(weights: Tensor) -> dict[str, Tensor]:
 
 
 def load_balancing(logits: Tensor, uses: Mapping[str, Tensor]) -> Tensor:
-    """The part of rows in ``N Σ_e f_e P_e``, times the number of rows of the step.
+    """Return the part of rows in ``N Σ_e f_e P_e``, times the number of rows of the step.
 
         f_e = choices of expert e in the step / choices of all N experts        no gradient
         P_e = Σ over the rows of the step of the probability of e / rows        1 where all are used alike

@@ -91,7 +91,7 @@ class Loss:
         self.logits = logits
 
     def modules(self) -> dict[str, nn.Module]:
-        """The losses that are modules, by name, for ``Task.loss_modules``."""
+        """Return the losses that are modules, by name, for ``Task.loss_modules``."""
         further = {f"auxiliary_{name}": one for name, one in self.auxiliary.items()}
         found = {"main": self, **further}.items()
         modules = {name: one.module if isinstance(one, Loss) else one for name, one in found}
@@ -110,7 +110,7 @@ class Loss:
         return unless_many(model, targets) if self.logits == "auto" else {"project": False}
 
     def __call__(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None, per: str = "token") -> Term:
-        """The sum of the losses of ``targets`` (...) where ``valid`` (...), given ``outputs`` (..., classes).
+        """Return the sum of the losses of ``targets`` (...) where ``valid`` (...), given ``outputs`` (..., classes).
 
         Without ``valid``, all targets count that are not -100, which is torch's mark of those that don't. Raises
         UserError, naming the loss, where the module's result has another shape.
@@ -150,7 +150,7 @@ class Loss:
         )
 
     def further(self, outputs: Tensor, targets: Tensor, valid: Tensor, per: str) -> dict[str, Term]:
-        """The auxiliary losses by name. Raises UserError for one that gives something other than its sum."""
+        """Return the auxiliary losses by name. Raises UserError for one that gives something other than its sum."""
         return {name: _term(name, one(outputs, targets, valid, per)) for name, one in self.auxiliary.items()}
 
 
@@ -162,7 +162,7 @@ def _without_others(outputs: Tensor, targets: Tensor, others: Tensor, ndim: int)
 
 
 def make_loss(config: LossConfig, folder: Path | None = None, logits: Logits = "whole") -> Loss:
-    """The main loss and the auxiliary losses of its outputs; ``folder`` is where ``./file.py`` is looked for.
+    """Return the main loss and the auxiliary losses of its outputs; ``folder`` is where ``./file.py`` is looked for.
 
     ``logits`` is that of ``Loss``.
 
@@ -254,7 +254,7 @@ def _can_be_called(signature: inspect.Signature, arguments: tuple[str, ...]) -> 
 
 
 def z_loss(outputs: Tensor, targets: Tensor, valid: Tensor, per: str = "token") -> Term:
-    """The sum of log²Z where ``valid`` (...); Z is the denominator of the softmax of ``outputs`` (..., classes).
+    """Return the sum of log²Z where ``valid`` (...); Z is the denominator of the softmax of ``outputs`` (..., classes).
 
     It keeps logits from drifting away. Source: Chowdhery et al. 2022, "PaLM", section 5, with a weight of 1e-4.
     """
@@ -270,7 +270,7 @@ def losses_of_logits(
     per: str,
     valid: Tensor | None = None,
 ) -> dict[str, Term]:
-    """The main loss of logits (..., classes) for targets (...), and the auxiliary losses that are of logits.
+    """Return the main loss of logits (..., classes) for targets (...), and the auxiliary losses that are of logits.
 
     Of ``HeadInputs``, the logits are never whole where the losses can do without (``Loss.reads_head``).
 
@@ -300,7 +300,7 @@ def losses_of_logits(
 
 
 def _term(name: str, found: Any) -> Term:
-    """The result of an auxiliary loss. Raises UserError if it is not a sum with its unit."""
+    """Return the result of an auxiliary loss. Raises UserError if it is not a sum with its unit."""
     if not (isinstance(found, Term) and isinstance(found.total, Tensor) and found.total.ndim == 0):
         raise UserError(
             f"{AUXILIARY}.{name} gives {type(found).__name__}; expected vaak.core.batch.Term with the sum of the loss, "
@@ -332,7 +332,7 @@ def auxiliary_losses(config: LossConfig, of_the_task: Iterable[str] = ()) -> dic
 
 
 def _list_options(found: type[nn.Module]) -> list[str] | None:
-    """The names of a class's options; None if it takes any."""
+    """Return the names of a class's options; None if it takes any."""
     if found.__init__ is nn.Module.__init__:
         return []
     parameters: list[Any] = list(inspect.signature(found).parameters.values())
@@ -432,7 +432,7 @@ class FocalLoss(nn.Module):
 
 
 def _exact(outputs: Tensor) -> torch.dtype:
-    """The type in which losses are computed: of 32 bits at least."""
+    """Return the type in which losses are computed: of 32 bits at least."""
     return torch.promote_types(outputs.dtype, torch.float32)
 
 
@@ -464,7 +464,7 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def hidden_difference(student: Tensor, teacher: Tensor, lengths: Tensor) -> Tensor:
-    """The sum over real positions of the mean squared difference of hidden states ``(row, time, width)``.
+    """Return the sum over real positions of the mean squared difference of hidden states ``(row, time, width)``.
 
     The first ``lengths`` ``(row,)`` positions of each row are real.
     """

@@ -135,7 +135,7 @@ class TransformerModel(nn.Module):
         self.head.weight = self.embedding.weight
 
     def new_cache(self) -> StackCache | InputCache | StateCache:
-        """An empty cache, for decoding token by token."""
+        """Return an empty cache, for decoding token by token."""
         return self.stack.new_cache()
 
 
@@ -263,7 +263,7 @@ class EncoderDecoderModel(nn.Module):
         return HeadInputs(hidden, weight, self.output_bias)
 
     def new_cache(self) -> StackCache | InputCache | StateCache:
-        """An empty cache, for decoding token by token."""
+        """Return an empty cache, for decoding token by token."""
         return self.decoder.new_cache()
 
 

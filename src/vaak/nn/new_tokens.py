@@ -40,7 +40,7 @@ class NewRows(nn.Module):
         self.rows = nn.Parameter(rows.to(torch.promote_types(rows.dtype, torch.float32)))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The whole weight ``(token, …)``."""
+        """Return the whole weight ``(token, …)``."""
         index = torch.arange(self.ids.start, self.ids.stop, device=weight.device)
         return weight.index_copy(0, index, self.rows.to(weight.dtype))
 

@@ -114,7 +114,7 @@ class NF4Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of ``inputs`` and of ``bias``."""
+        """Return the gradients of ``inputs`` and of ``bias``."""
         (gradient,) = gradients
         of_inputs = of_bias = None
         if ctx.needs_input_grad[0]:

@@ -81,7 +81,7 @@ NORMS: dict[str, type[LayerNorm | RMSNorm | ScaleNorm]] = {
 
 
 def make_norm(norm_type: str, width: int, eps: float) -> nn.Module:
-    """The normalisation of vectors of ``width`` that ``norm_type`` names."""
+    """Return the normalisation of vectors of ``width`` that ``norm_type`` names."""
     return NORMS[norm_type](width, eps)
 
 

@@ -164,7 +164,7 @@ class OwnNetwork(nn.Module):
         return found
 
     def new_cache(self) -> InputCache | StateCache:
-        """An empty cache, for decoding token by token."""
+        """Return an empty cache, for decoding token by token."""
         return StateCache() if self.has_steps else InputCache()
 
     def recompute(self, parts: Recomputation) -> None:
@@ -411,7 +411,7 @@ class StateCache:
 
 
 def _select_rows(state: Any, rows: Tensor) -> Any:
-    """Some rows of each tensor in a state, which may be a tensor, or a tuple, list or dict of states."""
+    """Return some rows of each tensor in a state, which may be a tensor, or a tuple, list or dict of states."""
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, dict):

@@ -149,7 +149,7 @@ class ConvolutionalPositions(nn.Module):
         return x, documents
 
     def _convolve_apart(self, x: Tensor, documents: Tensor) -> Tensor:
-        """The convolution of each document by itself; in an exported model, a row has one."""
+        """Return the convolution of each document by itself; in an exported model, a row has one."""
         if torch.compiler.is_exporting():
             return self._convolve(x.masked_fill(documents[..., None] < 0, 0.0))
         begins = documents[:, 1:] != documents[:, :-1]
@@ -288,7 +288,7 @@ def yarn_factor(factor: float) -> float:
 
 
 def ntk_theta(theta: float, head_width: int, scaling_factor: float) -> float:
-    """The base at which the slowest pair turns ``scaling_factor`` times as slowly, and the fastest as before.
+    """Return the base at which the slowest pair turns ``scaling_factor`` times as slowly, and the fastest as before.
 
     >>> ntk_theta(10000.0, 64, 1.0)
     10000.0
@@ -360,7 +360,7 @@ class RelativeBias(nn.Module):
 
 
 def distance_buckets(distance: Tensor, bidirectional: bool) -> Tensor:
-    """The bucket of each distance, key's place less query's.
+    """Return the bucket of each distance, key's place less query's.
 
     >>> distance_buckets(torch.tensor([-200, -20, -3, 0, 3, 200]), bidirectional=True)
     tensor([15, 10,  3,  0, 19, 31])

@@ -61,7 +61,7 @@ class OddsRatio(nn.Module):
         self.weight = weight
 
     def rewards(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair 2"]:
-        """The logarithm of each answer's odds; ``targets`` aren't read."""
+        """Return the logarithm of each answer's odds; ``targets`` aren't read."""
         # Log p - log(1 - p), to full precision.
         return outputs - torch.log(-torch.expm1(outputs.clamp(max=-LEAST_DISTANCE)))
 

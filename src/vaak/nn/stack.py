@@ -170,7 +170,7 @@ class TransformerStack(nn.Module):
         return x
 
     def new_cache(self) -> StackCache:
-        """An empty cache, for decoding token by token."""
+        """Return an empty cache, for decoding token by token."""
         return StackCache(len(self.blocks))
 
     @property

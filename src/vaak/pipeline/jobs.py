@@ -121,7 +121,7 @@ def help_rank_0(directory: Path) -> None:
 
 
 def _has_ended(file: Path) -> bool:
-    """Whether the process that a file names was on this machine and has ended."""
+    """Return whether the process that a file names was on this machine and has ended."""
     from vaak.engine.distributed.launcher import has_ended
 
     try:

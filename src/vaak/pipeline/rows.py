@@ -63,7 +63,7 @@ class PipelineRowStore:
         return len(self.keys)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a row is there, whole."""
+        """Return whether a row is there, whole."""
         place = self._places.get(str(key))
         return place is not None and self.has_shard(place // self.rows_per_shard)
 
@@ -72,39 +72,39 @@ class PipelineRowStore:
         return -(-len(self) // self.rows_per_shard)
 
     def get_keys(self, shard: int) -> list[str]:
-        """The keys of a shard."""
+        """Return the keys of a shard."""
         return self.keys[shard * self.rows_per_shard : (shard + 1) * self.rows_per_shard]
 
     def path(self, shard: int) -> Path:
-        """The file of a shard."""
+        """Return the file of a shard."""
         return self.folder / f"rows-{shard:05d}.bin"
 
     def has_shard(self, shard: int) -> bool:
-        """Whether a shard is there, whole."""
+        """Return whether a shard is there, whole."""
         size = disk_bytes(len(self.get_keys(shard)), self.shape, self.dtype)
         path = self.path(shard)
         return path.is_file() and path.stat().st_size == size
 
     def shard(self, number: int) -> np.ndarray:
-        """The stored rows of a shard, memory-mapped. Raises DataError if it is missing or truncated."""
+        """Return the stored rows of a shard, memory-mapped. Raises DataError if it is missing or truncated."""
         if not self.has_shard(number):
             raise DataError(f"{self.path(number)}: this is missing or truncated; --resume makes it again")
         return np.asarray(np.memmap(self.path(number), TYPES[self.dtype], "r")).reshape(-1, *self.shape)
 
     def row(self, key: str) -> np.ndarray:
-        """The row of a key, float32, its own memory. Raises KeyError if the key is unknown."""
+        """Return the row of a key, float32, its own memory. Raises KeyError if the key is unknown."""
         shard, place = divmod(self._places[key], self.rows_per_shard)
         row: np.ndarray = self.shard(shard)[place].astype(np.float32)
         return row
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """The rows in order, a shard at a time: ``(row, column)`` float32."""
+        """Yield the rows in order, a shard at a time: ``(row, column)`` float32."""
         for number in range(self.num_shards):
             rows = self.shard(number)
             yield rows.reshape(len(rows), -1).astype(np.float32)
 
     def columns(self, first: int, last: int) -> np.ndarray:
-        """Some columns of all rows: ``(row, last - first)`` float32."""
+        """Return some columns of all rows: ``(row, last - first)`` float32."""
         parts = (self.shard(number) for number in range(self.num_shards))
         return np.concatenate([part.reshape(len(part), -1)[:, first:last].astype(np.float32) for part in parts])
 
@@ -113,7 +113,7 @@ class PipelineRowStore:
         return int(np.prod(self.shape))
 
     def matrix(self) -> np.ndarray:
-        """All rows in memory: ``(row, column)`` float32."""
+        """Return all rows in memory: ``(row, column)`` float32."""
         return self.columns(0, self.num_columns)
 
 
@@ -123,7 +123,7 @@ def _artifact_in(folder: Path) -> Artifact:
 
 
 def disk_bytes(num_rows: int, shape: Sequence[int], dtype: str) -> int:
-    """The bytes of rows on disk, without their keys.
+    """Return the bytes of rows on disk, without their keys.
 
     >>> disk_bytes(10_000, (1280,), "float32") / 2**20, disk_bytes(10_000, (1280,), "float16") / 2**20
     (48.828125, 24.4140625)
@@ -220,7 +220,7 @@ class Rows:
         self.stores = stores
 
     def row(self, key: str) -> np.ndarray:
-        """The row of a key, float32. Raises DataError if no store has it."""
+        """Return the row of a key, float32. Raises DataError if no store has it."""
         for store in self.stores:
             if key in store:
                 return store.row(key)
@@ -230,7 +230,7 @@ class Rows:
 def completed(
     store: PipelineRowStore, keys: Sequence[str], folder: Path, begin: Callable[[], Maker], jobs: Jobs | None = None
 ) -> Rows:
-    """The rows of ``keys``: those that are missing in ``store`` are made in ``folder``, with a warning.
+    """Return the rows of ``keys``: those that are missing in ``store`` are made in ``folder``, with a warning.
 
     ``begin`` and ``jobs`` are those of ``make_rows``.
     """

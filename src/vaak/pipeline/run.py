@@ -337,7 +337,7 @@ class PipelineRow:
     def of(
         cls, stage: str, state: str, manifest: Mapping[str, Any], report: Mapping[str, Any] | None = None
     ) -> PipelineRow:
-        """The row of a stage that is done, from its manifest and its report."""
+        """Return the row of a stage that is done, from its manifest and its report."""
         seconds, disk_bytes, memory_bytes = (manifest[name] for name in ("seconds", "disk_bytes", "memory_bytes"))
         return cls(stage, state, "", seconds, disk_bytes, memory_bytes, manifest["figures"], report or {})
 
@@ -374,12 +374,12 @@ def table(rows: Sequence[PipelineRow]) -> list[str]:
 
 
 def _report_lines(rows: Sequence[PipelineRow]) -> list[str]:
-    """The lines that stages report, each report after an empty line."""
+    """Return the lines that stages report, each report after an empty line."""
     return [line for row in rows if row.report for line in ("", *row.report["lines"])]
 
 
 def forecast_table(planned: Sequence[tuple[PipelineRow, Forecast]], free: int) -> list[str]:
-    """The table of what would be done, and what it takes in all; ``free`` are the bytes on the disk."""
+    """Return the table of what would be done, and what it takes in all; ``free`` are the bytes on the disk."""
     rows = [(row.stage, row.state, *took(it.seconds, it.disk_bytes, it.memory_bytes), row.why) for row, it in planned]
     needed = [it for row, it in planned if row.state != "done"]
     unknown = sum(None in (it.seconds, it.disk_bytes, it.memory_bytes) for it in needed)
@@ -394,7 +394,7 @@ def forecast_table(planned: Sequence[tuple[PipelineRow, Forecast]], free: int) -
 
 
 def markdown_report(pipeline: Pipeline, options: Options, rows: Sequence[PipelineRow]) -> str:
-    """The table of results as Markdown, with the options."""
+    """Return the table of results as Markdown, with the options."""
     given = "".join(f"- {name}: {value}\n" for name, value in options.model_dump(mode="json").items())
     reported = "".join(f"    {line}".rstrip() + "\n" for line in _report_lines(rows))
     table = markdown_table([STAGE_COLUMNS, *(row.cells for row in rows)])

@@ -167,7 +167,7 @@ class Stage:
     report: str = ""
 
     def digest(self, outputs: Mapping[str, Any]) -> str:
-        """A hash of those outputs, by name, by which other stages notice a change."""
+        """Return a hash of those outputs, by name, by which other stages notice a change."""
         return compute_fingerprint(
             {name: about for name, about in outputs.items() if any(fnmatchcase(name, one) for one in self.digested)}
         )
@@ -207,7 +207,7 @@ class Pipeline:
             before.add(stage.name)
 
     def stage(self, name: str) -> Stage:
-        """The stage of a name. Raises UserError if there is none."""
+        """Return the stage of a name. Raises UserError if there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -219,12 +219,12 @@ class Pipeline:
         return Path("runs") / self.name if self.directory is None else self.directory(options)
 
     def asked_for(self, options: Options) -> Iterator[Stage]:
-        """The stages that the options ask for."""
+        """Return the stages that the options ask for."""
         return (stage for stage in self.stages if stage.wanted is None or stage.wanted(options))
 
 
 def find_pipeline(reference: str, folder: Path) -> Pipeline:
-    """The pipeline that a name or reference, seen from ``folder``, stands for; its module is imported.
+    """Return the pipeline that a name or reference, seen from ``folder``, stands for; its module is imported.
 
     Raises UserError if there is none.
     """

@@ -117,5 +117,5 @@ def _panel(
 
 
 def _show_token(token: str) -> str:
-    """A token as text of the page, with newlines to be seen."""
+    """Return a token as text of the page, with newlines to be seen."""
     return escape(token.replace("\n", "⏎"))

@@ -94,7 +94,7 @@ def draw_timelines(path: Path, recordings: Sequence[Recording]) -> None:
 
 
 def timelines_png(recordings: Sequence[Recording]) -> bytes:
-    """The picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
+    """Return the picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
     rows = [row for recording in recordings for row in make_rows(*recording)]
     height = sum(row.inches for row in rows)
     figure = make_figure(WIDTH, max(0.5, height), layout=None)
@@ -106,7 +106,7 @@ def timelines_png(recordings: Sequence[Recording]) -> bytes:
 
 
 def best_mapping(reference: dict[str, Parts], hypothesis: dict[str, Parts]) -> dict[str, str]:
-    """The reference speaker that each speaker of the hypothesis is taken for; those with none aren't in it."""
+    """Return the reference speaker that each speaker of the hypothesis is taken for; those with none aren't in it."""
     from scipy.optimize import linear_sum_assignment
 
     together = np.array(
@@ -127,7 +127,7 @@ def _seconds_together(one: Parts, other: Parts) -> float:
 def make_rows(
     name: str, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float
 ) -> list[TimelineRow]:
-    """The rows of a recording, with the same lanes and of one length."""
+    """Return the rows of a recording, with the same lanes and of one length."""
     lanes = assign_lanes(hypothesis, reference)
     length = next(
         (float(seconds) for seconds in ROW_SECONDS if duration <= MOST_AUDIO_ROWS * seconds), duration / MOST_AUDIO_ROWS
@@ -139,7 +139,7 @@ def make_rows(
 
 
 def assign_lanes(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
-    """The lanes; speakers that are taken for one another come in the same order, and in one colour."""
+    """Return the lanes; speakers that are taken for one another come in the same order, and in one colour."""
     with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib import colormaps
 
@@ -161,7 +161,7 @@ def assign_lanes(hypothesis: Sequence[Segment], reference: Sequence[Segment] | N
 
 
 def _parts(segments: Sequence[Segment]) -> dict[str, Parts]:
-    """Each speaker's parts, speakers in the order in which they begin."""
+    """Return each speaker's parts, speakers in the order in which they begin."""
     parts: dict[str, Parts] = {}
     for start, end, speaker in merged(segments):
         parts.setdefault(speaker, []).append((start, end))
@@ -169,7 +169,7 @@ def _parts(segments: Sequence[Segment]) -> dict[str, Parts]:
 
 
 def _longest_lanes(lanes: list[Lane]) -> list[Lane]:
-    """The lanes of those who speak most, and one of all others; an empty one if there is nobody."""
+    """Return the lanes of those who speak most, and one of all others; an empty one if there is nobody."""
     if not lanes:
         return [Lane("nobody", "0.5", [])]
     if len(lanes) <= MOST_LANES:
@@ -225,7 +225,7 @@ def _draw_time(axes: Axes, row: TimelineRow) -> None:
 
 
 def time_label(seconds: float, duration: float) -> str:
-    """A time as a recording of ``duration`` seconds writes it.
+    """Return a time as a recording of ``duration`` seconds writes it.
 
     >>> time_label(7.5, 60), time_label(90, 600), time_label(90, 7200)
     ('7.5 s', '1:30', '0:01:30')
@@ -237,7 +237,7 @@ def time_label(seconds: float, duration: float) -> str:
 
 
 def _shorten_text(text: str, longest: int = LONGEST_NAME) -> str:
-    """A text in one line, truncated if it is too long."""
+    """Return a text in one line, truncated if it is too long."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
@@ -274,7 +274,7 @@ class Alignment(NamedTuple):
 
 
 def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> bytes:
-    """A PNG of the first of these, one below the other, on one scale of seconds and one of colours.
+    """Return a PNG of the first of these, one below the other, on one scale of seconds and one of colours.
 
     All are of one kind. A frame has ``frame_shift`` seconds.
 
@@ -315,7 +315,7 @@ def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> b
 
 
 def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: dict[str, Any]) -> AxesImage:
-    """The spectrogram, the ends of its symbols, their names above it, and F0 in white."""
+    """Return the spectrogram, the ends of its symbols, their names above it, and F0 in white."""
     num_frames, num_bins = row.mel.shape
     extent = (0, num_frames * frame_shift, 0, num_bins)
     image = axes.imshow(row.mel.T, origin="lower", aspect="auto", extent=extent, **scale)
@@ -338,7 +338,7 @@ def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: d
 
 
 def _draw_alignment(axes: Axes, row: Alignment, frame_shift: float, scale: dict[str, Any]) -> AxesImage:
-    """The probabilities, darker where they are higher, and the durations as a line."""
+    """Return the probabilities, darker where they are higher, and the durations as a line."""
     num_frames, num_symbols = row.probabilities.shape
     extent = (0, num_frames * frame_shift, 0, num_symbols)
     image = axes.imshow(row.probabilities.T, origin="lower", aspect="auto", extent=extent, cmap="Greys", **scale)

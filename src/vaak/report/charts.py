@@ -33,7 +33,7 @@ LEARNING_RATE = "learning_rate"
 
 
 def make_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """An empty figure of a size in inches. Raises UserError if matplotlib is missing."""
+    """Return an empty figure of a size in inches. Raises UserError if matplotlib is missing."""
     with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib.figure import Figure
 
@@ -47,7 +47,7 @@ def make_figure(width: float, height: float, layout: Any = "constrained") -> Any
 
 
 def saved(figure: Any, path: Path | None) -> Any:
-    """The figure, written to a file if there is a path. Raises UserError if it can't be written."""
+    """Return the figure, written to a file if there is a path. Raises UserError if it can't be written."""
     try:
         if path is not None:
             require_no_link(path)
@@ -58,7 +58,7 @@ def saved(figure: Any, path: Path | None) -> Any:
 
 
 def render_png(figure: Any, dpi: int = 100) -> bytes:
-    """The figure as a PNG; signs that the font lacks are boxes."""
+    """Return the figure as a PNG; signs that the font lacks are boxes."""
     content = BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
@@ -145,7 +145,7 @@ def _collect_curves(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str
 
 
 def _choose_panel(name: str) -> tuple[str, str]:
-    """The panel and the label of a metric; parts of one (``val_wer/GROUP``) share its panel.
+    """Return the panel and the label of a metric; parts of one (``val_wer/GROUP``) share its panel.
 
     >>> _choose_panel("val_loss"), _choose_panel("val_wer/hi")
     (('loss', 'valid'), ('val_wer', 'hi'))
@@ -226,7 +226,7 @@ def draw_trials(columns: Mapping[str, Sequence[Any]], mode: str, path: Path | No
 
 
 def _parallel_axis(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Each value's height between 0 and 1, and the labels of the axis: all choices, or the ends of a range."""
+    """Return each value's height between 0 and 1, and the labels of the axis: all choices, or the ends of a range."""
     if all(isinstance(value, str) for value in values):
         choices = sorted(set(values), key=_as_number)
         heights = {value: number / max(1, len(choices) - 1) for number, value in enumerate(choices)}

@@ -30,7 +30,7 @@ KEPT = ("loss", "parts of the loss", "gradient norm", "throughput", "gap between
 
 
 def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
-    """The page of several runs; ``live`` as of a document."""
+    """Return the page of several runs; ``live`` as of a document."""
     # the names of the runs; those of their folders, or the whole paths, where two have the same
     ways = ([one.name for one in runs], [one.directory.resolve().name for one in runs])
     names = next((one for one in ways if len(set(one)) == len(one)), [str(one.directory) for one in runs])
@@ -93,13 +93,13 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
 
 
 def _find_scores(run: RunFacts) -> Scored | None:
-    """The scores of single examples that the checkpoint which the page shows has; None if there are none."""
+    """Return the scores of single examples that the checkpoint which the page shows has; None if there are none."""
     found = [scored(choose_summary(steps, run.shown_step)[1]) for steps in summaries(run).values()]
     return next((one for one in found if one is not None and len(one.sums) > 1), None)
 
 
 def _are_pairs(one: Scored, other: Scored) -> bool:
-    """Whether both are the same metric of the same examples (``of`` is their hash)."""
+    """Return whether both are the same metric of the same examples (``of`` is their hash)."""
     return (one.figure, one.of, len(one.sums)) == (other.figure, other.of, len(other.sums))
 
 
@@ -128,7 +128,7 @@ def find_best(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
 
 
 def _rank(figure: str, values: Sequence[float | None]) -> list[int] | None:
-    """The places of values, the best first; None if one is missing, or no direction is better."""
+    """Return the places of values, the best first; None if one is missing, or no direction is better."""
     metric = find_metric(figure)
     if metric is None or metric.higher is None:
         return None
@@ -181,7 +181,7 @@ def _mean_score(scores: Scored) -> float | None:
 
 
 def _overlaid(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Panel]:
-    """A chart for each curve that any run has, with that curve of every run in the run's colour.
+    """Return a chart for each curve that any run has, with that curve of every run in the run's colour.
 
     Curves of groups are left out. Losses of different tasks are in separate charts: they can't be compared.
     """

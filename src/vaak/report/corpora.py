@@ -18,7 +18,7 @@ MOST_CHARACTERS = 120
 
 
 def render_lines(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
-    """A paragraph for a corpus: a table of its splits, then what they have in common."""
+    """Yield a paragraph for a corpus: a table of its splits, then what they have in common."""
     place = "." if corpus.folder == folder else str(corpus.folder.relative_to(folder))
     yield from _wrapped(f"{folder if place == '.' else place}: {corpus.kind}")
     if corpus.note:
@@ -105,7 +105,7 @@ def _broken_splits(splits: list[SplitSurvey], what: str) -> Iterator[str]:
 
 
 def _named_line(name: str, text: str) -> Iterator[str]:
-    """A line that begins with a name, and continues below its text."""
+    """Yield a line that begins with a name, and continues below its text."""
     yield from _wrapped(text, " " * 14, f"  {name:<12}")
 
 
@@ -118,7 +118,7 @@ def _wrapped(text: str, indent: str = "", first: str | None = None) -> list[str]
 
 
 def to_json(corpus: CorpusSurvey) -> dict[str, Any]:
-    """All figures of a corpus; seconds and characters as [least, median, greatest]."""
+    """Return all figures of a corpus; seconds and characters as [least, median, greatest]."""
 
     def span(values: list[Any]) -> list[Any] | None:
         return [min(values), statistics.median_low(values), max(values)] if values else None

@@ -63,7 +63,7 @@ FEW_POINTS = 2
 
 
 def drawn(found: Sequence[Panel]) -> list[Panel]:
-    """The charts of a page in their order: not those that are tables, and those of the machine last."""
+    """Return the charts of a page in their order: not those that are tables, and those of the machine last."""
     return sorted((one for one in found if not one.is_table), key=lambda one: one.is_machine)
 
 

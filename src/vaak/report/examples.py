@@ -51,7 +51,7 @@ class Scored(NamedTuple):
 
 
 def scored(summary: Mapping[str, Any]) -> Scored | None:
-    """The scores of a summary; None if there are none."""
+    """Return the scores of a summary; None if there are none."""
     about = summary.get("scores")
     if not isinstance(about, dict) or not isinstance(about.get("sums"), list):
         return None
@@ -65,7 +65,7 @@ def scored(summary: Mapping[str, Any]) -> Scored | None:
 
 
 def wilson(right: float, number: float) -> tuple[float, float]:
-    """The 95 % interval of a share. Source: Wilson 1927, "Probable Inference".
+    """Return the 95 % interval of a share. Source: Wilson 1927, "Probable Inference".
 
     >>> [round(limit, 3) for limit in wilson(80, 100)]
     [0.711, 0.867]
@@ -77,7 +77,7 @@ def wilson(right: float, number: float) -> tuple[float, float]:
 
 
 def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
-    """The 95 % intervals of metrics of the evaluation at a step, by the metric's name in ``metrics.jsonl``."""
+    """Return the 95 % intervals of metrics of the evaluation at a step, by the metric's name in ``metrics.jsonl``."""
     found: dict[str, tuple[float, float]] = {}
     for prefix, summary in summaries_at(facts, step):
         scores, phenomena = scored(summary), read_phenomena(summary)
@@ -90,7 +90,7 @@ def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
 
 
 def _names_counted_in(facts: RunFacts, step: int, prefix: str, key: str) -> list[str]:
-    """The metrics of the evaluation at a step whose metric is counted from the ``key`` of its summary."""
+    """Return the metrics of the evaluation at a step whose metric is counted from the ``key`` of its summary."""
     names = (
         name for name in dict(facts.evaluations).get(step, {}) if name.startswith(prefix) and not split_part(name)[1]
     )
@@ -156,7 +156,7 @@ def _name_checkpoint(facts: RunFacts, step: int) -> str:
 
 
 def bar(value: float, limits: tuple[float, float] | None = None, mark: float | None = None) -> Html:
-    """A bar for a share; with the ends of its interval, and a mark, such as where chance is."""
+    """Return a bar for a share; with the ends of its interval, and a mark, such as where chance is."""
     inside = [Html(f'<i style="width:{_percent(value)}"></i>')]
     if limits is not None:
         low, high = limits
@@ -182,7 +182,7 @@ def read_list(value: Any) -> list[Any]:
 
 
 def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]], shown: int) -> Iterator[Html]:
-    """The texts that were written at each step, the newest first; those of the step ``shown`` are open."""
+    """Yield the texts that were written at each step, the newest first; those of the step ``shown`` are open."""
     for step, one in reversed(steps):
         if texts := [text for text in read_list(one.get("samples")) if isinstance(text, str)]:
             lines = element("ul", *(element("li", text) for text in texts[:MOST_SHOWN]), css="samples")
@@ -248,7 +248,7 @@ def heat_table(
     shares: Sequence[Sequence[float]],
     shown: Sequence[Sequence[float]],
 ) -> Html:
-    """A table whose cells are the darker the greater their share; each says its row, column and value."""
+    """Return a table whose cells are the darker the greater their share; each says its row, column and value."""
     head = element("tr", element("td"), *(element("th", element("span", one), scope="col") for one in columns))
     body = []
     for name, own, values in zip(rows, shares, shown, strict=True):
@@ -359,7 +359,7 @@ def _transcripts(
 
 
 def aligned_texts(reference: str, hypothesis: str) -> Html:
-    """The words of both texts in the order of their best alignment; those of one text alone are marked.
+    """Return the words of both texts in the order of their best alignment; those of one text alone are marked.
 
     >>> aligned_texts("so it is", "so he is it")
     '<p class="aligned">so <del>it</del> <ins>he</ins> is <ins>it</ins></p>'
@@ -439,7 +439,7 @@ def _by_speaker(segments: Any, seconds: float) -> dict[str, list[tuple[float, fl
 def _colours(
     reference: Mapping[str, list[tuple[float, float]]], hypothesis: Mapping[str, list[tuple[float, float]]]
 ) -> dict[tuple[str, str], str]:
-    """The number of each speaker's colour: in the hypothesis that of the best overlapping reference, or grey."""
+    """Return the number of each speaker's colour: in the hypothesis that of the best overlapping reference, or grey."""
     found = {("reference", name): str(number % 6) for number, name in enumerate(reference)}
     shared = {
         (name, other): sum(
@@ -470,7 +470,7 @@ def _spoken(rows: Sequence[Mapping[str, Any]], texts: Sequence[Any], player: Pla
 
 
 def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
-    """The metric of each group with its interval; for a diarizer, by the true number of speakers."""
+    """Yield the metric of each group with its interval; for a diarizer, by the true number of speakers."""
     found = scored(summary)
     if found is None:
         return

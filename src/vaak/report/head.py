@@ -27,7 +27,7 @@ NOTES, MOST_NOTES = "notes.md", 20_000
 
 
 def title_and_notes(run: Path) -> tuple[str, list[str]]:
-    """The title that RUN/notes.md gives, and the paragraphs of its notes; empty if there are none."""
+    """Return the title that RUN/notes.md gives, and the paragraphs of its notes; empty if there are none."""
     path = run / NOTES
     if not is_own(run, path):
         return "", []
@@ -39,7 +39,7 @@ def title_and_notes(run: Path) -> tuple[str, list[str]]:
 
 
 def render_head(facts: RunFacts) -> Html:
-    """The first screen of the page."""
+    """Return the first screen of the page."""
     summary = facts.summary
     title, notes = title_and_notes(facts.directory)
     state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
@@ -91,7 +91,7 @@ def _result(facts: RunFacts) -> str:
 
 
 def _count_examples(facts: RunFacts, step: int) -> str | None:
-    """The result at a step as counts of what was right or wrong, with what a guess has; None if none were kept.
+    """Return the result at a step as counts of what was right or wrong, with what a guess has; None if none were kept.
 
     Of several tasks it has a sentence for each whose examples can be counted.
     """
@@ -124,7 +124,7 @@ def _count_summary(summary: Mapping[str, Any], prefix: str, guesses: Mapping[str
 
 
 def _data(facts: RunFacts) -> Iterator[str]:
-    """A line on the data, of each task: how much each split has, and which labels, languages and corpora."""
+    """Yield a line on the data, of each task: how much each split has, and which labels, languages and corpora."""
     for task, splits in read_statistics(facts.directory).items():
         options = facts.tasks.get(task, facts.options)
         said = [f"{name} {', '.join(counts)}" for name, one in splits.items() if (counts := [*_counts(one)])]
@@ -216,7 +216,7 @@ def get_session_version(there: Mapping[str, Any]) -> str:
 
 
 def get_session_command(there: Mapping[str, Any]) -> str:
-    """The command of a session, as it would be typed."""
+    """Return the command of a session, as it would be typed."""
     found = there.get("command")
     # Arguments that an earlier version wrote down are hidden, too.
     found = hide_arguments(list(map(str, found))) if isinstance(found, list) else found

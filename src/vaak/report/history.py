@@ -54,7 +54,7 @@ class LongCurve:
             self._fold()
 
     def matches(self, other: LongCurve) -> bool:
-        """Whether another curve has the same points."""
+        """Return whether another curve has the same points."""
         return self.thin(EXACT) == other.thin(EXACT)
 
     def thin(self, most: int) -> tuple[list[int], list[float | None]]:
@@ -174,7 +174,7 @@ def summarize_history(run: Path) -> History:
 
 
 def to_number(value: Any) -> float | None:
-    """A value as a finite float; None if it isn't one."""
+    """Return a value as a finite float; None if it isn't one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -184,7 +184,7 @@ def to_number(value: Any) -> float | None:
 
 
 def iterate_numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """The figures of a record; None for one that isn't finite."""
+    """Yield the figures of a record; None for one that isn't finite."""
     for name, value in record.items():
         if name not in OF_EVERY_RECORD and isinstance(value, int | float) and not isinstance(value, bool):
             yield str(name), to_number(value)
@@ -195,7 +195,7 @@ PROCESSORS = {"cpu_percent": "processor (100 is one core)", "device_utilisation_
 
 
 def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    """The chart, the label and the value of each metric of a record."""
+    """Yield the chart, the label and the value of each metric of a record."""
     kind = record["kind"]
     if kind == "evaluation":
         for name, value in iterate_numbers(record):

@@ -36,7 +36,7 @@ class Html(str):
 
 
 def to_html(value: object) -> Html:
-    """A value as HTML: escaped, shortened where it is very long, without signs that no page may have.
+    """Return a value as HTML: escaped, shortened where it is very long, without signs that no page may have.
 
     >>> to_html("<b> & 'c'"), to_html(Html("<b>"))
     ('&lt;b&gt; &amp; &#x27;c&#x27;', '<b>')
@@ -48,14 +48,14 @@ def to_html(value: object) -> Html:
 
 
 def long_html(text: str) -> Html:
-    """A text as HTML, whole up to a length that no option file has."""
+    """Return a text as HTML, whole up to a length that no option file has."""
     return Html(
         escape(re.sub(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text[:MOST_TEXT]))
     )
 
 
 def element(name: str, *children: object, **attributes: object) -> Html:
-    """An element; ``css`` is its class, and underscores in names of attributes are hyphens."""
+    """Return an element; ``css`` is its class, and underscores in names of attributes are hyphens."""
     given = {key.replace("css", "class").replace("_", "-"): value for key, value in attributes.items()}
     written = "".join(f' {key}="{to_html(value)}"' for key, value in given.items() if value is not None)
     return Html(f"<{name}{written}>{''.join(map(to_html, children))}</{name}>")
@@ -66,7 +66,7 @@ def section(title: str, *children: object, identity: str) -> Html:
 
 
 def data_table(rows: Sequence[Sequence[object]], caption: str, folded: int = ROWS_UNFOLDED) -> Html:
-    """A table whose first row is its head; one with more rows than ``folded`` is folded up."""
+    """Return a table whose first row is its head; one with more rows than ``folded`` is folded up."""
     head = element("thead", element("tr", *(element("th", cell, scope="col") for cell in rows[0])))
     body = (element("tr", *(element("td", cell) for cell in row)) for row in rows[1:])
     table = element("table", element("caption", caption), head, element("tbody", *body), css="data")
@@ -137,7 +137,7 @@ def _to_json(panel: Panel) -> dict[str, Any]:
 def document(
     title: str, body: Sequence[Html], charts: Sequence[Panel] = (), happened: Sequence[Event] = (), live: bool = False
 ) -> str:
-    """The page: a title, the elements of its body, its charts and the events in them.
+    """Return the page: a title, the elements of its body, its charts and the events in them.
 
     One that is ``live`` asks its server every two seconds for ``version``, and shows what is new.
     """
@@ -221,12 +221,12 @@ def _to_rows(short: Sequence[Panel]) -> list[Sequence[object]]:
 
 
 def _value(value: float | None, unit: str) -> str:
-    """A value of a chart, with its unit where that is short."""
+    """Return a value of a chart, with its unit where that is short."""
     return "not finite" if value is None else f"{value:.5g}{' %' if unit == '%' else ''}"
 
 
 def _last_values(panel: Panel) -> Html:
-    """The newest value of each curve, in a legend that can be read without hovering."""
+    """Return the newest value of each curve, in a legend that can be read without hovering."""
     said = [
         element(
             "li",
@@ -256,7 +256,7 @@ def _chart(number: int, panel: Panel) -> Html:
 
 
 def _spoken(curve: Curve) -> str:
-    """A curve in words, for who doesn't see it."""
+    """Return a curve in words, for who doesn't see it."""
     values = [value for value in curve.values if value is not None]
     if not values:
         return f"{curve.label}: no finite value"

@@ -106,7 +106,7 @@ def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
 
 
 def tabulate_splits(run: Path) -> list[tuple[str, ...]]:
-    """A table of the prepared data: its head, then the counts of each split; empty if nothing was counted."""
+    """Return a table of the prepared data: its head, then the counts of each split; empty if nothing was counted."""
     splits = {
         f"{task} {split}".lstrip(): one for task, its in read_statistics(run).items() for split, one in its.items()
     }
@@ -140,7 +140,7 @@ def _count(key: str, value: object) -> str:
 
 
 def _results(run: Path, step: int | None) -> str:
-    """The metrics of the evaluation at this step: those of the whole first, then those of its groups."""
+    """Return the metrics of the evaluation at this step: those of the whole first, then those of its groups."""
     by_step: dict[Any, dict[str, float]] = {
         record["step"]: {name: one for name, one in record.items() if isinstance(one, float)}
         for record in iterate_evaluations(run)
@@ -213,7 +213,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_options(run: Path) -> dict[str, Any]:
-    """The run's options, without secrets.
+    """Return the run's options, without secrets.
 
     None if there are variables in them, as no run writes any but those of secrets: their values would be in the
     card.

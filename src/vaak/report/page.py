@@ -93,7 +93,7 @@ def report_of_trained(run: Path) -> Path | None:
 
 
 def run_page(facts: RunFacts, live: bool = False) -> str:
-    """The page of one run; ``live`` as of a document."""
+    """Return the page of one run; ``live`` as of a document."""
     found, left_out = panels(facts)
     happened = events(facts)
     groups, others = tabulate_groups(facts), read_evaluation_tables(facts.directory)
@@ -193,7 +193,7 @@ class Gallery:
         self.shown: set[tuple[str, int | None]] = set()
 
     def player(self, name: str, step: int) -> Html:
-        """The player of the sound that a name had at a step, unchanged since then; empty if there is none."""
+        """Return the player of the sound that a name had at a step, unchanged since then; empty if there is none."""
         steps = [at for own, at in self.media if own == name and at is not None and at <= step]
         key = (name, max(steps, default=None))
         one = self.media.get(key)

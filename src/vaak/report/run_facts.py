@@ -186,7 +186,7 @@ def is_own(run: Path, path: Path) -> bool:
 
 
 def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any]], str]:
-    """The options that differ from the defaults of the run's task; and why, where these aren't known."""
+    """Return the options that differ from the defaults of the run's task; and why, where these aren't known."""
     task = options.get("task")
     if not options:
         return [], "config.yml can't be read"
@@ -201,7 +201,7 @@ def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any
 
 
 def _inside_tasks(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    """A changed option; in a multitask run, one that differs from its task's own default."""
+    """Yield a changed option; in a multitask run, one that differs from its task's own default."""
     inner = after if name == "data.tasks" and isinstance(after, Mapping) else {}
     if not inner or not all(isinstance(one, Mapping) and one.get("task") in TASKS for one in inner.values()):
         yield name, before, after
@@ -251,7 +251,7 @@ def _flat(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_log_tail(run: Path) -> str:
-    """The end of train.log."""
+    """Return the end of train.log."""
     path = run / "train.log"
     if not is_own(run, path):
         return ""
@@ -332,13 +332,13 @@ def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
 
 
 def summaries_at(facts: RunFacts, step: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The summary of each prefix's evaluation at a step, where one was kept."""
+    """Yield the summary of each prefix's evaluation at a step, where one was kept."""
     for prefix, steps in summaries(facts).items():
         yield from ((prefix, summary) for at, summary in steps if at == step)
 
 
 def choose_summary(steps: Sequence[tuple[int, dict[str, Any]]], step: int) -> tuple[int, dict[str, Any]]:
-    """The summary of a step, or, where none was kept, the newest; with its step."""
+    """Return the summary of a step, or, where none was kept, the newest; with its step."""
     return next((one for one in steps if one[0] == step), steps[-1])
 
 
@@ -378,7 +378,7 @@ def _list_stores(prepared: Path) -> list[Path]:
 
 
 def _count_store(path: Path, prepared: Path, statistics: Mapping[str, Mapping[str, Any]]) -> Sequence[str] | None:
-    """The name and the counts of a store of tokens; None if the file is another's, or empty."""
+    """Return the name and the counts of a store of tokens; None if the file is another's, or empty."""
     about = read_json_object(path) if is_own(prepared, path) else {}
     tokens, documents, exact = (to_number(about.get(name)) for name in ("tokens", "documents", "reproduced"))
     if not str(about.get("format")).startswith("vaak tokens") or not tokens:
@@ -394,7 +394,7 @@ def _count_store(path: Path, prepared: Path, statistics: Mapping[str, Mapping[st
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """A figure as people read it: percent, or five digits and its unit."""
+    """Return a figure as people read it: percent, or five digits and its unit."""
     if value is None:
         return "not finite"
     unit = get_unit(name)
@@ -402,7 +402,7 @@ def format_metric(name: str, value: float | None) -> str:
 
 
 def read_evaluation_tables(run: Path) -> list[Table]:
-    """The CSV files next to each ``evaluation.json`` that ``vaak eval --output`` wrote into the run."""
+    """Return the CSV files next to each ``evaluation.json`` that ``vaak eval --output`` wrote into the run."""
     found = []
     for about in sorted([*run.glob("evaluation.json"), *run.glob("*/evaluation.json")]):
         for path in sorted(about.parent.glob("*.csv")):

@@ -42,7 +42,7 @@ class Reports:
         self.runs, self.folder = list(runs), folder
 
     def find(self, path: str) -> Page | None:
-        """The page at a path, which begins and ends with a slash; None if there is none."""
+        """Return the page at a path, which begins and ends with a slash; None if there is none."""
         folder = self.folder
         if path == "/":
             if folder is None:
@@ -63,7 +63,7 @@ class Reports:
 
 
 def make_version(runs: Sequence[Path]) -> str:
-    """A text that changes when a run writes anything that its page shows."""
+    """Return a text that changes when a run writes anything that its page shows."""
     seen = []
     for run in runs:
         for path in (*(run / name for name in WATCHED), *sorted(run.glob("pictures/*/step-*"))):
@@ -76,7 +76,7 @@ def make_version(runs: Sequence[Path]) -> str:
 
 
 def list_page(folder: Path, live: bool = False) -> str:
-    """The runs below a folder as a table with filters; each leads to its page, where there is one."""
+    """Return the runs below a folder as a table with filters; each leads to its page, where there is one."""
     runs = [one for one in list_runs(folder) if one.trained or one.state == "running"]
     inputs = [_filter(name, runs) for name in FILTERS]
     head = element("tr", *(element("th", one, scope="col") for one in ("run", "task", "state", "step", "best", "date")))
@@ -100,7 +100,7 @@ def list_page(folder: Path, live: bool = False) -> str:
 
 
 def _filter(name: str, runs: Sequence[RunSummary]) -> Html:
-    """A search field that filters the rows, or a choice among the values that they have."""
+    """Return a search field that filters the rows, or a choice among the values that they have."""
     values = sorted({getattr(one, name) for one in runs}) if name in ("task", "state") else []
     field = Html(f'<input type="search" data-filter="{name}">')
     if values:
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def make_server(reports: Reports, port: int = 0) -> ThreadingHTTPServer:
-    """A server of these pages, not yet running; port 0 takes a free one. Raises UserError if it can't listen."""
+    """Return a server of these pages, not yet running; port 0 takes a free one. Raises UserError if it can't listen."""
     handler = type("Handler", (_Handler,), {"reports": reports})
     try:
         server = ThreadingHTTPServer((HOST, port), handler)

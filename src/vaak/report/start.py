@@ -50,7 +50,7 @@ class Change:
 
 
 def explain_lacking_intervals(changes: Sequence[Change]) -> str:
-    """A line on metrics whose differences have no interval; empty if all have one."""
+    """Return a line on metrics whose differences have no interval; empty if all have one."""
     lacking = [one.name for one in changes if one.interval is None]
     if not lacking:
         return ""
@@ -75,7 +75,7 @@ def _is_metric(value: Any) -> bool:
 
 
 def _intervals(run: Path, step: int) -> Iterator[tuple[str, tuple[float, float]]]:
-    """The interval of each metric of which both evaluations kept the scores of the same examples."""
+    """Yield the interval of each metric of which both evaluations kept the scores of the same examples."""
     for folder in sorted(run.glob(f"pictures/*{SUMMARY}")):
         prefix = folder.name.removesuffix(SUMMARY)
         first, last = (_read_summary(run, folder / f"step-{at:08d}.json") for at in (0, step))
@@ -98,13 +98,13 @@ def _intervals(run: Path, step: int) -> Iterator[tuple[str, tuple[float, float]]
 
 
 def _compute_perplexity(sums: np.ndarray) -> np.ndarray:
-    """The statistic of scores whose mean is a loss in nats."""
+    """Return the statistic of scores whose mean is a loss in nats."""
     found: np.ndarray = np.exp(np.minimum(compute_mean(sums), 700.0))  # exp overflows above 709
     return found
 
 
 def _read_summary(run: Path, path: Path) -> Mapping[str, Any]:
-    """A summary in the run's own folder; an empty one where there is none, or it isn't one."""
+    """Return a summary in the run's own folder; an empty one where there is none, or it isn't one."""
     try:
         if not path.resolve().is_relative_to(run.resolve()) or path.stat().st_size > LARGEST_SUMMARY:
             return {}

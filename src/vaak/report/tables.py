@@ -21,7 +21,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[str]
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]], decimals: int | None = None) -> str:
-    """A table as CSV, real numbers with ``decimals`` digits or all; None is an empty cell."""
+    """Return a table as CSV, real numbers with ``decimals`` digits or all; None is an empty cell."""
 
     def cell(value: Any) -> Any:
         return f"{value:.{decimals}f}" if decimals is not None and isinstance(value, float) else value
@@ -34,7 +34,7 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]], decimals: int |
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table as HTML, every cell escaped; the first row is its head.
+    """Return a table as HTML, every cell escaped; the first row is its head.
 
     >>> html_table([("a", "b"), ("1", "<2>")])
     '<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>&lt;2&gt;</td></tr></table>'
@@ -47,7 +47,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown; the first row is its head.
+    """Return a table as Markdown; the first row is its head.
 
     >>> print(markdown_table([("a", "b"), ("1", "2|3")]), end="")
     | a | b |
@@ -62,7 +62,7 @@ BAR = 24
 
 
 def learning_rate_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each step of a range test, from the content of ``lr-range.json``.
+    """Yield a line for each step of a range test, from the content of ``lr-range.json``.
 
     It has the step's learning rate, its loss, and the smoothed loss as a number and as a bar.
     """
@@ -78,7 +78,7 @@ def learning_rate_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shown_losses(smoothed: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest loss to show: the last ones of a diverged test would flatten the rest."""
+    """Return the lowest and the highest loss to show: the last ones of a diverged test would flatten the rest."""
     low, high = min(smoothed), max(smoothed[: max(1, len(smoothed) // 2)])
     margin = 0.25 * (high - low) or 1.0
     return low - margin, high + 2 * margin

@@ -34,7 +34,7 @@ UNTOLD = ("empty", "nested", "unknown")
 
 
 def is_base(path: Path) -> bool:
-    """Whether a path is a pretrained model, in whatever form, and not a run, a checkpoint, or nothing at all.
+    """Return whether a path is a pretrained model, in whatever form, and not a run, a checkpoint, or nothing at all.
 
     A path that isn't there may be a name on the Hub, OWNER/NAME, unless there is a folder OWNER here. Raises UserError
     for a path that can't be read.

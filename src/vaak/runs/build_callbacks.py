@@ -50,7 +50,7 @@ def build_callbacks(experiment: Experiment[Any, Any], folder: Path) -> list[Call
 
 
 def built(component: Component, folder: Path) -> Callback:
-    """A callback by name with its options. Raises UserError for options its class doesn't have."""
+    """Return a callback by name with its options. Raises UserError for options its class doesn't have."""
     kind = resolve_class(component.type, CALLBACKS, folder)
     signature = inspect.signature(kind)
     try:

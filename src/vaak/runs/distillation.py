@@ -49,7 +49,7 @@ TERM, HIDDEN_TERM = "distillation", "hidden"
 
 
 def distilled(task: Task, experiment: Experiment[Any, Any], directory: Path) -> Task:
-    """The task as the experiment trains it: with a teacher, if it has one."""
+    """Return the task as the experiment trains it: with a teacher, if it has one."""
     return cast("Task", DistilledTask(task, experiment, directory)) if experiment.distillation else task
 
 
@@ -133,7 +133,7 @@ class DistilledTask(TaskWrapper):
     # Training.
 
     def model(self) -> nn.Module:
-        """The student; by one example, the names of its losses and the widths of hidden states are found."""
+        """Return the student; by one example, the names of its losses and the widths of hidden states are found."""
         model = self.task.model()
         with keeping_generators(torch.device("cpu")):
             self._look_at(model)
@@ -181,7 +181,7 @@ class DistilledTask(TaskWrapper):
         return terms
 
     def _taught(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-        """The teacher's logits of a batch, and its hidden states: as they were stored, or computed."""
+        """Return the teacher's logits of a batch, and its hidden states: as they were stored, or computed."""
         if self.is_stored:
             return self.stored.of(batch), []
         with captured(self.teacher.move_to(batch), [one.teacher for one in self.options.hidden]) as hidden:
@@ -257,7 +257,7 @@ class HiddenLoss(nn.Module):
         )
 
     def forward(self, student: Sequence[Tensor], teacher: Sequence[Tensor], batch: Batch) -> Tensor:
-        """The sum over real positions."""
+        """Return the sum over real positions."""
         total = torch.zeros((), device=student[0].device)
         for weight, project, own, other in zip(self.weights, self.projections, student, teacher, strict=True):
             total = total + weight * hidden_difference(project(own), other, batch.counts[UNIT])
@@ -279,7 +279,7 @@ class Teacher:
 
     @classmethod
     def open(cls, run: str) -> Teacher:
-        """The teacher of a run or a checkpoint, on the CPU. Raises UserError if it can't be opened."""
+        """Return the teacher of a run or a checkpoint, on the CPU. Raises UserError if it can't be opened."""
         with keeping_generators(torch.device("cpu")):
             try:
                 opened = open_run(Path(run).expanduser(), device="cpu")
@@ -295,7 +295,7 @@ class Teacher:
         return self.task.logits(self.move_to(batch), batch)
 
     def move_to(self, batch: Batch) -> nn.Module:
-        """The model, moved to where the batch is."""
+        """Return the model, moved to where the batch is."""
         device = next(iter(batch.tensors.values())).device
         if next(self.model.parameters()).device != device:
             self.model.to(device)
@@ -322,7 +322,7 @@ class Teacher:
                 )
 
     def examples(self, student: Task, own: Outputs, dataset: Dataset) -> Dataset:
-        """The student's training examples as the teacher reads them: the same, where both read alike.
+        """Return the student's training examples as the teacher reads them: the same, where both read alike.
 
         Raises UserError if it reads otherwise, and can't read these.
         """
@@ -408,7 +408,7 @@ class Stored:
         return cls(logits, np.load(folder / PLACES_FILE), about["shapes"])
 
     def of(self, batch: Batch) -> list[Tensor]:
-        """The logits of each group for the units of a batch, on its device."""
+        """Return the logits of each group for the units of a batch, on its device."""
         places = self.places[list(itertools.chain.from_iterable(batch.indices))]
         units = np.concatenate([np.arange(first, first + number) for first, number in places])
         found = torch.from_numpy(self.logits[units]).to(next(iter(batch.tensors.values())).device)

@@ -18,7 +18,7 @@ EXPORTED_FILES = ("config.json", "adapter_config.json", "mixture.json", "*.onnx"
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether ``vaak export`` wrote a folder: it isn't a run, and has a card and a model."""
+    """Return whether ``vaak export`` wrote a folder: it isn't a run, and has a card and a model."""
     is_run = (folder / "config.yml").exists()
     return not is_run and (folder / "README.md").is_file() and any(any(folder.glob(name)) for name in EXPORTED_FILES)
 
@@ -35,7 +35,7 @@ def require_name(name: str) -> None:
 
 
 def list_files(folder: Path) -> dict[str, int]:
-    """The files that are sent of a folder, with their bytes.
+    """Return the files that are sent of a folder, with their bytes.
 
     Raises UserError if one names a base by a folder of this machine, which nobody else could load.
     """

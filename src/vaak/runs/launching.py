@@ -27,7 +27,7 @@ FIRST_PORT, PORTS = 10_000, 20_000
 
 
 def train_command(arguments: Sequence[str]) -> list[str]:
-    """The command that trains with these arguments of ``vaak train``, by this Python."""
+    """Return the command that trains with these arguments of ``vaak train``, by this Python."""
     return [sys.executable, "-P", "-m", "vaak", "train", *arguments]
 
 

@@ -57,7 +57,7 @@ class PreparedFolder:
         return cls(folder, *reading)
 
     def split_folder(self, split: str) -> Path:
-        """The folder of a split.
+        """Return the folder of a split.
 
         Raises UserError if the corpus has no such split, or it was left out; DataError if it is damaged.
         """
@@ -77,7 +77,7 @@ class PreparedFolder:
         return None if found is None else SplitContents.from_json(found)
 
     def lacks(self, splits: Iterable[str]) -> bool:
-        """Whether one of ``splits`` was left out, as from what a checkpoint has."""
+        """Return whether one of ``splits`` was left out, as from what a checkpoint has."""
         return not set(self.about.get(LEFT_OUT, ())).isdisjoint(splits)
 
     def open_split(self, split: str, reader: Callable[[Path], Store]) -> Store:
@@ -150,7 +150,7 @@ def prepared_folder(directory: Path) -> Path:
 
 
 def is_prepared(directory: Path) -> bool:
-    """Whether a run's data are there, complete."""
+    """Return whether a run's data are there, complete."""
     return (prepared_folder(directory) / PREPARED_FILE).exists()
 
 

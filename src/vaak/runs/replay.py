@@ -266,7 +266,7 @@ class ReplayAgreement:
 
     @staticmethod
     def records(directory: Path) -> list[dict[str, Any]]:
-        """The records of a run that are whole, oldest first."""
+        """Return the records of a run that are whole, oldest first."""
         path = directory / "metrics.jsonl"
         records: list[Any] = read_records(path) if path.exists() else []
         return [record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int)]
@@ -433,7 +433,7 @@ def find_dead_units(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
 
 
 def iterate_forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
-    """Each objective with the plain model and each chunk of the step, for forward passes that leave no trace."""
+    """Yield each objective with the plain model and each chunk of the step, for forward passes that leave no trace."""
     with restored(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
             plain = replace(objective.gradient.forward, model=trainer.model)

@@ -42,7 +42,7 @@ def usable_formats(task: Task) -> list[str]:
 
 
 def formats_to_record(task: Task) -> list[str]:
-    """The ``usable_formats`` for the run's folder; none, with a warning, where a task fails to say."""
+    """Return the ``usable_formats`` for the run's folder; none, with a warning, where a task fails to say."""
     try:
         return usable_formats(task)
     except Exception as error:

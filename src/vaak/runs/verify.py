@@ -111,7 +111,7 @@ class Verification:
     steps_taken: int = 0
 
     def allowed(self, agreement: ReplayAgreement) -> float:
-        """The tolerance under the conditions of a replay: none if they are the run's own."""
+        """Return the tolerance under the conditions of a replay: none if they are the run's own."""
         changed = agreement.changed_conditions()
         self.conditions |= dict.fromkeys(changed)
         return self.tolerance if changed else 0.0
@@ -443,7 +443,7 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
 
 
 def _find_evaluation(directory: Path, step: int) -> dict[str, Any] | None:
-    """The last record of an evaluation at a step."""
+    """Return the last record of an evaluation at a step."""
     records = ReplayAgreement.records(directory)
     return next((one for one in reversed(records) if (one["kind"], one["step"]) == ("evaluation", step)), None)
 

@@ -49,7 +49,7 @@ _DOTTED_I = re.compile("(?<=i)\u0307")
 
 @cache
 def normaliser(name: str) -> Normaliser:
-    """The normaliser of this name. Raises UserError for an unknown one.
+    """Return the normaliser of this name. Raises UserError for an unknown one.
 
     >>> normaliser("basic")("नमस्ते, दुनिया! (हँसी)")
     'नमस्ते दुनिया'
@@ -60,7 +60,7 @@ def normaliser(name: str) -> Normaliser:
 
 
 def _unify(text: str) -> str:
-    """The text composed, without what Unicode ignores, what encloses a sign, and marks that stand alone."""
+    """Return the text composed, without what Unicode ignores, what encloses a sign, and marks that stand alone."""
     # Enclosing marks first: the enclosed sign may then compose with another mark.
     signs = "".join(sign for sign in drop_ignorable(text) if unicodedata.category(sign) != "Me")
     words = (word for word in compose(signs).split(" ") if not word or not all(map(_is_mark, word)))

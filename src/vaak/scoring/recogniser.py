@@ -73,7 +73,7 @@ class Recogniser:
         return PROTOCOL.format(version=version("pocketsphinx"))
 
     def recognise(self, samples: np.ndarray) -> str:
-        """The words in ``samples`` ``(time,)`` at 16 kHz, separated by spaces."""
+        """Return the words in ``samples`` ``(time,)`` at 16 kHz, separated by spaces."""
         self._decoder.activate_search()
         return self._decode_samples(samples)
 

@@ -105,7 +105,7 @@ def score_turns(
     normalise: Normaliser = BASIC,
     collar: float = COLLAR,
 ) -> SpeakerScores:
-    """The errors of ``hypotheses`` by recording; one of ``references`` without any counts as entirely missed.
+    """Return the errors of ``hypotheses`` by recording; one of ``references`` without any counts as entirely missed.
 
     Names that differ only as ``vaak.core.matching`` says are the same. Raises DataError if a hypothesis has no
     reference, or times are in different units.
@@ -116,7 +116,7 @@ def score_turns(
     require_one_unit(references, hypotheses)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
-        """The words of each speaker, in the order of their turns."""
+        """Return the words of each speaker, in the order of their turns."""
         speakers: dict[str, list[_Word]] = {}
         for turn in sorted(turns, key=lambda one: one.start):
             # Normalised before it is divided into words, since a normaliser may join, split or drop them.
@@ -141,7 +141,7 @@ class _Word(NamedTuple):
 
 
 def split_words(turn: Turn) -> list[_Word]:
-    """The words of a turn, each with a part of its time as long as its letters.
+    """Return the words of a turn, each with a part of its time as long as its letters.
 
     >>> [(word.text, word.start, word.end) for word in split_words(Turn(1, 5, "A", "abc b"))]
     [('abc', 1.0, 4.0), ('b', 4.0, 5.0)]
@@ -153,7 +153,7 @@ def split_words(turn: Turn) -> list[_Word]:
 
 
 def _fewest_errors(ours: Sequence[list[_Word]], theirs: Sequence[list[_Word]], collar: float | None) -> int:
-    """The errors under the best assignment of speakers; ``collar`` None: whatever the times."""
+    """Return the errors under the best assignment of speakers; ``collar`` None: whatever the times."""
     from scipy.optimize import linear_sum_assignment
 
     number = max(len(ours), len(theirs))
@@ -165,7 +165,7 @@ def _fewest_errors(ours: Sequence[list[_Word]], theirs: Sequence[list[_Word]], c
 
 
 def word_distance(reference: Sequence[_Word], hypothesis: Sequence[_Word], collar: float | None) -> int:
-    """The Levenshtein distance of words; with a ``collar``, those whose times don't overlap don't match."""
+    """Return the Levenshtein distance of words; with a ``collar``, those whose times don't overlap don't match."""
     numbers = {text: number for number, text in enumerate({word.text for word in (*reference, *hypothesis)})}
     found = np.array([numbers[word.text] for word in hypothesis], np.int64)
     # As in MeetEval: a hypothesis word counts as its middle, a reference word as its whole interval, with the collar.
@@ -187,7 +187,7 @@ def word_distance(reference: Sequence[_Word], hypothesis: Sequence[_Word], colla
 
 
 def read_turns(path: Path) -> dict[str, list[Turn]]:
-    """The turns of each recording, of a file or of all files of a folder that have one of the formats' endings.
+    """Return the turns of each recording, of a file or of all files of a folder that have one of the formats' endings.
 
     Raises DataError, naming file and line.
     """

@@ -75,7 +75,7 @@ class SpeechScores:
         return {"speech": PROTOCOL, **({"recogniser": self.recogniser.protocol} if self.recogniser else {})}
 
     def add(self, recorded: np.ndarray, spoken: np.ndarray, sampling_rate: int, text: str | None) -> dict[str, float]:
-        """The figures of one utterance, ``recorded`` and ``spoken`` ``(time,)``, which are added to the sums.
+        """Return the figures of one utterance, ``recorded`` and ``spoken`` ``(time,)``, which are added to the sums.
 
         ``text`` is in words; without it, they aren't scored. Raises DataError without audio.
         """
@@ -99,7 +99,7 @@ class SpeechScores:
         return PhonemeProcessor(PRONUNCIATIONS)
 
     def _pronounced(self, word: str) -> str | None:
-        """The phonemes of a word, without stress; None of one that can't be spoken."""
+        """Return the phonemes of a word, without stress; None of one that can't be spoken."""
         try:
             return " ".join(symbol for symbol in self._processor.process(word).symbols if symbol not in SPECIAL)
         except DataError:
@@ -107,7 +107,7 @@ class SpeechScores:
 
 
 def compute_metrics(sums: dict[str, float]) -> dict[str, float]:
-    """The figures that these sums give, without those that nothing was measured for."""
+    """Return the figures that these sums give, without those that nothing was measured for."""
     divided = {
         "mcd_db": ("distortion", "frames"),
         "f0_rmse_hz": ("squared_hz", "voiced"),
@@ -164,7 +164,7 @@ def score_folders(reference: Path, hypothesis: Path, texts: Path | None, *, part
 
 
 def _read_texts(path: Path) -> dict[str, str]:
-    """The texts of a table, or of JSON lines, by name. Raises DataError with file and line."""
+    """Return the texts of a table, or of JSON lines, by name. Raises DataError with file and line."""
     if path.suffix.lower() in (".json", ".jsonl"):
         return read_transcripts(path).texts
     # LJ Speech's separator first: its texts are full of commas and quotation marks.
@@ -184,7 +184,7 @@ def _read_texts(path: Path) -> dict[str, str]:
 
 
 def _audio_files(folder: Path) -> dict[str, Path]:
-    """The audio files of a folder and its folders, by their names."""
+    """Return the audio files of a folder and its folders, by their names."""
     files, without = audio_files([folder]) if folder.is_dir() else ([], {})
     if not files:
         raise without.get(folder) or UserError(f"{folder} is not a folder with audio files")
@@ -290,7 +290,7 @@ def pitch_in_range(samples: np.ndarray) -> np.ndarray:
 
 
 def warping_path(costs: np.ndarray) -> np.ndarray:
-    """The path ``(place, 2)`` of least total cost from the first to the last corner of ``costs (row, column)``.
+    """Return the path ``(place, 2)`` of least total cost from the first to the last corner of ``costs (row, column)``.
 
     >>> warping_path(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])).tolist()
     [[0, 0], [1, 1], [1, 2]]

@@ -85,7 +85,7 @@ class TextScores:
 
 
 def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """The errors of a text, neither of them normalised: do that before.
+    """Return the errors of a text, neither of them normalised: do that before.
 
     >>> count_errors("so it is", "so is it is")[:4]
     (0, 0, 1, 3)
@@ -115,7 +115,7 @@ def score_texts(
     normalise: Normaliser = BASIC,
     speakers: Mapping[str, str] | None = None,
 ) -> TextScores:
-    """The error rates of ``hypotheses`` by name; one of ``references`` without any counts as entirely missed.
+    """Return the error rates of ``hypotheses`` by name; one of ``references`` without any counts as entirely missed.
 
     ``groups`` are those of some names, and ``normalise`` is applied to both sides. Intervals are over
     ``speakers``, of some names, where these are given; a name without one is another speaker. Names that differ only
@@ -158,7 +158,7 @@ def _find_speaker(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def compute_rates(counts: Iterable[ErrorCounts], clusters: Sequence[Hashable] | None = None) -> ErrorRates:
-    """The rates of utterances together; intervals are over ``clusters``, of which each utterance is in one."""
+    """Return the rates of utterances together; intervals are over ``clusters``, of which each utterance is in one."""
     rows = list(counts)
     together: dict[Hashable, list[ErrorCounts]] = {}
     for one, cluster in zip(rows, range(len(rows)) if clusters is None else clusters, strict=True):
@@ -201,7 +201,7 @@ class Transcripts(NamedTuple):
 
 
 def read_transcripts(path: Path, group: str | None = None, *, named: bool = False) -> Transcripts:
-    """The transcripts of a file; ``group`` is the key of a label. Raises DataError, naming file and line."""
+    """Return the transcripts of a file; ``group`` is the key of a label. Raises DataError, naming file and line."""
     found, keys = Transcripts({}, {}), set[str]()
     is_structured = is_table(path) or path.suffix.lower() in (".jsonl", ".json", ".gz")
     for where, name, text, label in _structured(path, group, keys) if is_structured else _lines(path, named):

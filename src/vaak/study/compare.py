@@ -132,7 +132,7 @@ def compare_scores(
 
 
 def read_scores(path: Path) -> list[float]:
-    """A JSON list of numbers, or one number a line (of a table: the first column, below its header).
+    """Return a JSON list of numbers, or one number a line (of a table: the first column, below its header).
 
     A decimal comma is understood where cells are separated by semicolons, or where each number has one. Raises
     DataError naming the line and the column that have none.
@@ -345,7 +345,7 @@ class Examples:
         return np.array([[self.rows[name].get(key, 0.0) for key in keys] for name in names])
 
     def figure(self, metric: str, sums: np.ndarray, keys: Sequence[str]) -> np.ndarray:
-        """A metric ``(sample,)`` of sums ``(sample, sum)``; not a number where they give none."""
+        """Return a metric ``(sample,)`` of sums ``(sample, sum)``; not a number where they give none."""
         found: list[float] = []
         for row in sums:
             try:

@@ -110,7 +110,7 @@ class CrossValidation:
         return [Fold(repeat + 1, number + 1) for repeat in range(plan.repeats) for number in range(plan.folds)]
 
     def run_folder(self, fold: Fold) -> Path:
-        """The run of a fold."""
+        """Return the run of a fold."""
         return self.folder / "runs" / str(fold)
 
     @property
@@ -198,7 +198,7 @@ def _report_lacking(task: Task, what: str, name: str, lacking: int, number: int)
 
 
 def _name_datasets(loaded: Loaded) -> Experiment[Any, Any]:
-    """The experiment with the datasets that its task has where none are named."""
+    """Return the experiment with the datasets that its task has where none are named."""
     experiment = loaded.experiment
     if experiment.datasets:
         return experiment
@@ -206,7 +206,7 @@ def _name_datasets(loaded: Loaded) -> Experiment[Any, Any]:
 
 
 def _examples(task: Task, plan: CrossvalPlan) -> dict[str, list[FoldExample]]:
-    """The examples of each corpus of a task, each once. Raises DataError for a corpus without training data."""
+    """Return the examples of each corpus of a task, each once. Raises DataError for a corpus without training data."""
     found: dict[str, dict[str, FoldExample]] = {}
     for corpus in task.corpora():
         if "train" not in corpus.source.given:
@@ -278,7 +278,7 @@ def write_report(study: CrossValidation) -> dict[str, Any]:
 
 
 def read_fold_scores(folder: Path, metric: str | None = None) -> FoldScores:
-    """A metric (default: that of the best checkpoint) of a cross-validation that has ended.
+    """Return a metric (default: that of the best checkpoint) of a cross-validation that has ended.
 
     Raises UserError if it has no such metric.
     """
@@ -291,5 +291,5 @@ def read_fold_scores(folder: Path, metric: str | None = None) -> FoldScores:
 
 
 def is_cross_validation(folder: Path) -> bool:
-    """Whether a folder has the results of one."""
+    """Return whether a folder has the results of one."""
     return (folder / RESULTS).is_file() and (folder / "crossval.json").is_file()

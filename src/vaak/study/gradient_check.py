@@ -52,7 +52,7 @@ class GradientCheck:
 
 
 def gradient_norms(model: nn.Module) -> dict[str, float]:
-    """The 2-norm of each parameter's gradient by its name; parameters without one are left out."""
+    """Return the 2-norm of each parameter's gradient by its name; parameters without one are left out."""
     return {
         name: float(parameter.grad.norm()) for name, parameter in model.named_parameters() if parameter.grad is not None
     }

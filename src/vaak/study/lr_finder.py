@@ -184,7 +184,7 @@ def _preserve_generators(loader: Iterable[Any]) -> Iterator[None]:
 
 
 def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
-    """The losses of the run's first steps, each taken with its rate of the range instead of the schedule's.
+    """Return the losses of the run's first steps, each taken with its rate of the range instead of the schedule's.
 
     Steps are those of training: accumulated, clipped, in its precision. ``training.optimizer.lr`` is what varies; the
     rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is kept.

@@ -56,7 +56,7 @@ class RateRange:
             raise UserError(f"spacing must be exponential or linear, not {self.spacing!r}")
 
     def rate(self, number: int) -> float:
-        """The rate of step ``number``, counted from 0.
+        """Return the rate of step ``number``, counted from 0.
 
         >>> [f"{RateRange(1e-3, 10.0, 11).rate(number):g}" for number in (0, 5, 10)]
         ['0.001', '0.1', '10']
@@ -126,7 +126,7 @@ class Curve:
         return list(map(float, weights @ losses / weights.sum(1))) if len(losses) else []
 
     def as_json(self) -> dict[str, Any]:
-        """The curve, its suggestion, and how sure that is."""
+        """Return the curve, its suggestion, and how sure that is."""
         curve = {"diverged": self.diverged, "lr": self.rates, "loss": self.losses, "smoothed": self.smoothed}
         return curve | asdict(assess_certainty(self))
 

@@ -23,7 +23,7 @@ class StudyPlan:
     trust_code: bool = field(default=False, kw_only=True)
 
     def load(self, *overrides: str) -> Loaded:
-        """The configuration with more options."""
+        """Return the configuration with more options."""
         return load([*map(Path, self.files)], [*self.overrides, *overrides], trust_code=self.trust_code)
 
     @cached_property

@@ -114,7 +114,7 @@ def read_random(text: str) -> Dimension:
 
 
 def points(dimensions: list[Dimension]) -> list[dict[str, str]]:
-    """Every point of a grid; none if a range has infinitely many."""
+    """Return every point of a grid; none if a range has infinitely many."""
     choices = [one for one in dimensions if isinstance(one, Choices)]
     if len(choices) < len(dimensions):
         return []
@@ -170,7 +170,7 @@ class SweepPlan(StudyPlan):
 
 
 def optuna() -> Any:
-    """The package. Raises UserError if it is missing."""
+    """Return the package. Raises UserError if it is missing."""
     with optional_import("a sweep needs Optuna", "study"):
         import optuna as package
     package.logging.set_verbosity(package.logging.WARNING)
@@ -233,7 +233,7 @@ class Sweep:
         return [one for one in self.study.get_trials(deepcopy=False) if one.state.name != "WAITING"]
 
     def run_folder(self, number: int) -> Path:
-        """The run of a trial; Optuna counts from 0."""
+        """Return the run of a trial; Optuna counts from 0."""
         return self.folder / "trials" / f"{number + 1:04}"
 
     def _try(self, trial: Any) -> None:
@@ -274,7 +274,7 @@ class Sweep:
             self.study.tell(trial, watch.best)
 
     def _new(self, held: contextlib.ExitStack) -> Any:
-        """The next trial, held; None if there are enough."""
+        """Return the next trial, held; None if there are enough."""
         trials = self.study.get_trials(deepcopy=False)
         waiting = any(one.state.name == "WAITING" for one in trials)
         if not waiting and (self.plan.sampler == "grid" or len(trials) >= self.plan.num_trials):
@@ -295,7 +295,7 @@ class Sweep:
         return trial
 
     def _find_abandoned(self, held: contextlib.ExitStack) -> Any:
-        """A trial whose process has ended before it, held; None if there is none."""
+        """Return a trial whose process has ended before it, held; None if there is none."""
         for frozen in self.study.get_trials(deepcopy=False):
             if frozen.state.name == "RUNNING":
                 with contextlib.suppress(BlockingIOError):
@@ -304,7 +304,7 @@ class Sweep:
         return None
 
     def _hold(self, number: int) -> contextlib.AbstractContextManager[None]:
-        """The lock of a trial. Entering it raises BlockingIOError where a process has it."""
+        """Return the lock of a trial. Entering it raises BlockingIOError where a process has it."""
         return locked(self.folder / "trials" / f".{number + 1:04}.lock", patience=0)
 
     def _require_same(self) -> None:

@@ -62,7 +62,7 @@ def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) ->
 
 
 def _find_unread_split_options(dataset: DatasetConfig) -> dict[str, str]:
-    """The options by which train would be split, where it isn't, or by others; with the reason."""
+    """Return the options by which train would be split, where it isn't, or by others; with the reason."""
     if dataset.valid and dataset.test:
         of_a_split = ("split_by", "train_fraction", "valid_fraction", "valid_examples", "test_examples")
         return dict.fromkeys(of_a_split, "valid and test are given, so train isn't split")

@@ -53,7 +53,7 @@ class Task(vaak.core.task.Task, Generic[AnyExperiment]):
         self.reference = experiment.reference
 
     def meters(self, split: str) -> Meters:
-        """The mean of each loss, unless a task says more."""
+        """Return the mean of each loss, unless a task says more."""
         return LossMeters(self.losses, split, self.experiment.training.loss.auxiliary)
 
 
@@ -111,7 +111,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         return self.make_main_loss()
 
     def make_main_loss(self) -> Loss:
-        """A new loss of ``training.loss``. Raises UserError for one that can't be made."""
+        """Return a new loss of ``training.loss``. Raises UserError for one that can't be made."""
         training = self.experiment.training
         # A teacher's logits are compared with all of the model's, so they can't be computed in chunks.
         taught = self.experiment.distillation is not None
@@ -167,7 +167,7 @@ def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozens
 
 
 def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> AnySection:
-    """A corpus without the files of splits that aren't requested, if all ``splits`` have separate files.
+    """Return a corpus without the files of splits that aren't requested, if all ``splits`` have separate files.
 
     ``endings`` are those of the options that name a split's files. Raises UserError if the corpus is a fold's.
     """
@@ -219,7 +219,7 @@ EXAMPLE = "example"
 
 
 def as_term(value: Any, batch: Batch, where: str) -> Term:
-    """A sum with its unit: of ``Term(sum, per)``, of ``(sum, unit)``, or of a tensor with a value for each row.
+    """Return a sum with its unit: of ``Term(sum, per)``, of ``(sum, unit)``, or of a tensor with a value for each row.
 
     Raises UserError for anything else; ``where`` says what gave it.
     """
@@ -326,7 +326,7 @@ class _Sums:
 
 
 def compute_means(sums: Mapping[str, float], prefix: str = "") -> dict[str, float]:
-    """Each sum over its count; not a number where nothing was counted.
+    """Return each sum over its count; not a number where nothing was counted.
 
     >>> compute_means({"loss sum": 6.0, "loss count": 3.0})
     {'loss': 2.0}

@@ -111,7 +111,7 @@ class Batches:
         length: Callable[[Part], float],
         compute: Callable[[list[Part]], Sequence[Result]],
     ) -> Iterator[tuple[Source, Result] | Done[Source]]:
-        """The results of each source's parts in their order, then its ``Done``; the same for the next source.
+        """Yield the results of each source's parts in their order, then its ``Done``; the same for the next source.
 
         A UserError ends a source only, after the results before it: one of ``read``, or that a part alone doesn't fit
         in memory.
@@ -181,7 +181,7 @@ class Batches:
 def _parts(
     sources: Iterable[Source], read: Callable[[Source], Iterator[Part]]
 ) -> Iterator[tuple[Done[Source], list[Part]]]:
-    """Each source's parts, one at a time with how long they took; after them, none."""
+    """Yield each source's parts, one at a time with how long they took; after them, none."""
     for source in sources:
         done, begun = Done(source), time.perf_counter()
         try:

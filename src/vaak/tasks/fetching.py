@@ -41,7 +41,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def import_transformers(purpose: str, extra: str = "hf") -> Any:
-    """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
+    """Return the package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
 
     It downloads no kernels, which are code, unless the environment allows it.
     """
@@ -198,7 +198,7 @@ def find_file(key: str, source: str, name: str) -> Path | None:
 
 
 def load_tokenizer(key: str, source: str, kind: str = "AutoTokenizer") -> Any:
-    """The tokenizer of a model, of a class of transformers that may be any.
+    """Return the tokenizer of a model, of a class of transformers that may be any.
 
     Raises UserError where there is none, and where it is not one of the tokenizers library.
     """

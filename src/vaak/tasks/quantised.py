@@ -49,7 +49,7 @@ READ_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
 
 
 def can_stream() -> bool:
-    """Whether a model may be made on the device meta; not while it is made in parts, for several processes."""
+    """Return whether a model may be made on the device meta; not while it is made in parts, for several processes."""
     return _get_current_dispatch_mode() is None
 
 
@@ -131,7 +131,7 @@ def _other_shape(source: str, name: str, tensor: Tensor, target: Tensor) -> User
 
 
 def _locate(source: str, folder: Path) -> Path:
-    """The file of a base's weights in four bits, by what its files are: names, sizes and times of change."""
+    """Return the file of a base's weights in four bits, by what its files are: names, sizes and times of change."""
     files = list_weights(fetch_folder(source, WEIGHTS))
     about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return folder / FOUR_BITS / f"{compute_fingerprint([source, about])[:16]}.safetensors"
@@ -149,7 +149,7 @@ def _keep(found: dict[str, Quantised], file: Path) -> None:
 
 
 def _read_kept(source: str, file: Path, layers: Collection[str]) -> dict[str, Quantised]:
-    """The weights in a file that was kept; none where it isn't of these layers, or can't be read."""
+    """Return the weights in a file that was kept; none where it isn't of these layers, or can't be read."""
     names = {f"{path}.{field}" for path in layers for field in Quantised._fields}
     if not file.is_file():
         return {}

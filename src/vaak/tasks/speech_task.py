@@ -180,7 +180,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
 
 
 def collect_results(found: Iterable[tuple[Path, Any]]) -> Iterator[Any]:
-    """The result of each file (``predict_files`` of a task). Raises the UserError of one that can't be read."""
+    """Yield the result of each file (``predict_files`` of a task). Raises the UserError of one that can't be read."""
     for _, one in found:
         if isinstance(one, UserError):
             raise one

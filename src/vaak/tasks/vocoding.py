@@ -48,13 +48,13 @@ SPEAKING = "data.speaking.vocoder"
 
 
 def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
-    """The vocoder that needs no training, for spectrograms as ``mel`` describes them."""
+    """Return the vocoder that needs no training, for spectrograms as ``mel`` describes them."""
     layer = MelSpectrogram(mel)
     return lambda spectrograms: [reconstruct_waveform(one.cpu(), layer, num_iterations) for one in spectrograms]
 
 
 def pitch_phases(mel: MelConfig) -> PitchedVocoder:
-    """The vocoder whose phases are those of pulses at F0, for spectrograms as ``mel`` describes them."""
+    """Return the vocoder whose phases are those of pulses at F0, for spectrograms as ``mel`` describes them."""
     layer = MelSpectrogram(mel)
     return lambda spectrograms, pitches: [
         reconstruct_voice(one.cpu(), layer, f0) for one, f0 in zip(spectrograms, pitches, strict=True)
@@ -75,7 +75,7 @@ class NetworkVocoder:
 
 
 def synthesize(generator: nn.Module, spectrograms: Sequence[Tensor]) -> Tensor:
-    """The audio ``(row, time)`` of mel spectrograms ``(frame, bin)`` of any length, 0 after a row's own end."""
+    """Return the audio ``(row, time)`` of mel spectrograms ``(frame, bin)`` of any length, 0 after a row's own end."""
     device = next(generator.parameters()).device
     lengths = torch.tensor([len(one) for one in spectrograms], device=device)
     mels = pad_sequence([one.to(device) for one in spectrograms], batch_first=True)
@@ -84,7 +84,7 @@ def synthesize(generator: nn.Module, spectrograms: Sequence[Tensor]) -> Tensor:
 
 
 def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.device) -> Vocoder:
-    """The vocoder that the run in ``directory`` names, for spectrograms as ``mel`` describes them.
+    """Return the vocoder that the run in ``directory`` names, for spectrograms as ``mel`` describes them.
 
     It is published, or a run of a task that declares this use and has ``vocoder(model)``. Raises UserError where it is
     neither, where it is for other spectrograms, and where the folder doesn't exist.
@@ -123,7 +123,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_published(path: Path) -> bool:
-    """Whether this is a published vocoder, and not a run."""
+    """Return whether this is a published vocoder, and not a run."""
     configs = any((path / name).is_file() for name in (CONFIG_OF_VOCOS, CONFIG_OF_HIFIGAN))
     return path.is_file() or (configs and not (path / "config.yml").exists())
 
@@ -284,7 +284,7 @@ UNREAD_KEYS = re.compile(r"feature_extractor\.|head\.istft\.|(multi\w+|melspec_l
 
 
 def _name_of_vocos(name: str) -> str:
-    """Our name of one of Vocos' weights; empty for what isn't read, and its own for what isn't known."""
+    """Return our name of one of Vocos' weights; empty for what isn't read, and its own for what isn't known."""
     if UNREAD_KEYS.match(name):
         return ""
     for theirs, ours in NAMES_OF_VOCOS:

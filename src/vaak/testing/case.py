@@ -64,7 +64,7 @@ class Case:
     learned_loss: str | None = None
 
     def config(self, **options: Any) -> TrainingConfig:
-        """The training section, with ``options`` over the case's own."""
+        """Return the training section, with ``options`` over the case's own."""
         return TrainingConfig(**{**SMALL_TRAINING, "optimizer": {"lr": self.learning_rate}, **self.training, **options})
 
     def trainer(self, directory: Path, *callbacks: Callback, task: Task | None = None, **options: Any) -> Trainer:
@@ -91,18 +91,18 @@ def folder() -> Iterator[Path]:
 
 
 def microbatches(trainer: Trainer) -> list[Microbatch]:
-    """The microbatches of the next step that have anything in them."""
+    """Return the microbatches of the next step that have anything in them."""
     with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
         return [microbatch for microbatch in next(steps).microbatches if microbatch.batch is not None]
 
 
 def batches(trainer: Trainer) -> list[Batch]:
-    """The batches of the next step."""
+    """Return the batches of the next step."""
     return [microbatch.batch for microbatch in microbatches(trainer) if microbatch.batch is not None]
 
 
 def compute_terms(trainer: Trainer, batch: Batch) -> dict[str, Term]:
-    """The terms of a batch, of every objective of the task."""
+    """Return the terms of a batch, of every objective of the task."""
     terms: dict[str, Term] = {}
     for objective in trainer.step.objectives:
         terms |= objective.gradient.forward.losses(trainer.model, batch)

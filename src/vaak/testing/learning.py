@@ -93,7 +93,7 @@ def _few_examples(task: Task, number: int) -> Task:
 
 
 def keep_one_part(task: Task) -> Task:
-    """A task whose training examples have no parts: those of the first, where there are several."""
+    """Return a task whose training examples have no parts: those of the first, where there are several."""
     parts = task.dataset("train").parts
     return task if parts is None else _few_examples(task, int((parts == parts[0]).sum()))
 

@@ -85,7 +85,7 @@ def check_step(case: Case) -> None:
 
 
 def _begun(case: Case, directory: Path, steps: int, **options: Any) -> Trainer:
-    """A trainer with every part of the state, after some steps."""
+    """Return a trainer with every part of the state, after some steps."""
     trainer = case.trainer(directory, EarlyStoppingCallback(patience=99), **EVERY_PART, **options)
     _take_steps(trainer, steps)
     return trainer

@@ -218,7 +218,7 @@ def _require_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) ->
 
 
 def _terms_and_gradients(trainer: Trainer, chunks: Iterable[Batch]) -> tuple[list[dict[str, Term]], dict[str, Tensor]]:
-    """The terms of each chunk, and the gradients of the sum of all."""
+    """Return the terms of each chunk, and the gradients of the sum of all."""
     trainer.model.zero_grad()
     parts = []
     for chunk in chunks:

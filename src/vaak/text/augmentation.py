@@ -99,7 +99,7 @@ class Augmenter:
         return self.keep_negation and is_negation(word.core)
 
     def synonym(self, word: Word, rng: np.random.Generator) -> str | None:
-        """A synonym that doesn't negate, unless negations may come and go; None if there is none."""
+        """Return a synonym that doesn't negate, unless negations may come and go; None if there is none."""
         found = self.synonyms(word.core.lower()) if self.synonyms is not None else ()
         if self.keep_negation:
             found = [one for one in found if not any(map(is_negation, one.split()))]
@@ -131,7 +131,7 @@ class Augmenter:
         return longer
 
     def swapped(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
-        """Each chosen word exchanged with a random one; punctuation stays."""
+        """Return each chosen word exchanged with a random one; punctuation stays."""
         words = list(words)
         for place in np.flatnonzero(chosen).tolist():
             other = int(rng.integers(len(words)))
@@ -310,7 +310,7 @@ REPEATED = re.compile(r"(.)\1{2,}")
 
 
 def _normalise_spelling(text: str) -> str:
-    """A text in one spelling: small letters, one kind of apostrophe, no invisible signs, composed in one way."""
+    """Return a text in one spelling: small letters, one kind of apostrophe, no invisible signs, composed in one way."""
     visible = "".join(letter for letter in text.translate(APOSTROPHES) if unicodedata.category(letter) != "Cf")
     return unicodedata.normalize("NFKC", visible).casefold()
 

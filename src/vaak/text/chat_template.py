@@ -154,7 +154,7 @@ class ChatTemplate:
         num_earlier: int = 0,
         options: Options = NO_OPTIONS,
     ) -> EncodedPiece:
-        """A conversation's tokens, which of them are learned, and the bytes of those; each special token is one.
+        """Return a conversation's tokens, which of them are learned, and the bytes of those; each special token is one.
 
         Turns at the places ``unlearned``, and the first ``num_earlier`` answers, aren't among them. ``options`` are the
         conversation's own, which come before those of all. Raises DataError, naming ``where``, for a conversation that
@@ -182,7 +182,7 @@ class ChatTemplate:
         return self._encode(written, learned)
 
     def _encode(self, written: str, spans: Sequence[Span]) -> EncodedPiece:
-        """The tokens of a text, of which those in ``spans`` are learned."""
+        """Return the tokens of a text, of which those in ``spans`` are learned."""
         num_bytes = sum(
             # A special token counts as one byte, whatever its name, so bits per byte don't depend on how it is written.
             len(self._special.sub("\n", written[start:end]).replace(BROKEN, "").encode())
@@ -226,7 +226,7 @@ class ChatTemplate:
         return _AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")).replace(BROKEN, "")
 
     def names(self, option: str) -> bool:
-        """Whether the template names an option."""
+        """Return whether the template names an option."""
         return re.search(rf"\b{re.escape(option)}\b", self.content) is not None
 
     def _give(self, tools: Tools, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,12 +255,12 @@ class ChatTemplate:
             raise DataError(f"{where}: {CHAT_KEY} doesn't write reasoning_content; data.reasoning: drop leaves it out")
 
     def _is_marked(self, message: Mapping[str, Any]) -> bool:
-        """Whether a message isn't an answer, but is learned."""
+        """Return whether a message isn't an answer, but is learned."""
         role = "system" if message["role"] == "developer" else message["role"]
         return role != "assistant" and role in self.learned.roles and bool(message["content"].strip())
 
     def _with_end(self, written: str, span: Span) -> Span:
-        """A turn with the special token that ends it, if one does."""
+        """Return a turn with the special token that ends it, if one does."""
         end = re.compile(f"(?:{self._special.pattern})").match(written, span[1])
         return span[0], end.end() if end and self._special.pattern else span[1]
 
@@ -362,7 +362,7 @@ class ChatTemplate:
         return found
 
     def _break_special(self, value: Any) -> Any:
-        """A value in whose texts nothing is a special token."""
+        """Return a value in whose texts nothing is a special token."""
         if isinstance(value, str):
             plain = value.translate(_NONE_OF_THEM)
             return self._special.sub(lambda found: found[0][:1] + BROKEN + found[0][1:], plain)
@@ -380,7 +380,7 @@ class ChatTemplate:
             raise DataError(f"{where}: {CHAT_KEY} refuses this conversation: {said}") from error
 
     def _tokens(self, written: str) -> tuple[list[int], list[Span]]:
-        """The ids, and the characters that each stands for, without ``BROKEN``."""
+        """Return the ids, and the characters that each stands for, without ``BROKEN``."""
         if BROKEN not in written:
             return self.tokenizer.encode_written(written)
         ids: list[int] = []
@@ -398,13 +398,13 @@ class ChatTemplate:
 
 
 def _lacks_words(written: str, message: Mapping[str, Any]) -> bool:
-    """Whether a message that calls says something that isn't in the text."""
+    """Return whether a message that calls says something that isn't in the text."""
     said = message["content"].strip().translate(_NONE_OF_THEM)
     return "tool_calls" in message and said not in written.replace(BROKEN, "")
 
 
 def _put_around(text: str, marks: str) -> str:
-    """A text with marks around it, inside of its white space, which templates strip.
+    """Return a text with marks around it, inside of its white space, which templates strip.
 
     >>> _put_around(" so ", "()")
     ' (so) '
@@ -415,7 +415,7 @@ def _put_around(text: str, marks: str) -> str:
 
 
 def _take_out_marks(written: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span], list[Span]]:
-    """The text without marks, its ``spans`` there, and those of thoughts and of other turns that are learned."""
+    """Return the text without marks, its ``spans`` there, and those of thoughts and of other turns that are learned."""
     places = [found.start() for found in _AROUND.finditer(written)]
     opened: dict[str, int] = {}
     found: dict[str, list[Span]] = {_THOUGHTS: [], _SAID: []}
@@ -446,7 +446,7 @@ def _cut_out(spans: Sequence[Span], holes: Sequence[Span]) -> Iterator[Span]:
 
 
 def _leave_out(spans: list[Span], turns: Sequence[int], unlearned: Container[int], marks: str) -> list[Span]:
-    """The spans of ``turns`` that are learned. Raises DataError if it isn't known which is whose."""
+    """Return the spans of ``turns`` that are learned. Raises DataError if it isn't known which is whose."""
     if not any(place in unlearned for place in turns):
         return spans
     # Spans and messages are matched by order, which only works if there is one span for each.
@@ -458,7 +458,7 @@ def _leave_out(spans: list[Span], turns: Sequence[int], unlearned: Container[int
 
 
 def template_in(folder: Path) -> str | None:
-    """The chat template of a tokenizer's folder, if it has one; of several the default."""
+    """Return the chat template of a tokenizer's folder, if it has one; of several the default."""
     file, about = folder / "chat_template.jinja", folder / "tokenizer_config.json"
     if file.is_file():
         return file.read_text(encoding="utf-8")

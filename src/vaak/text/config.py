@@ -81,7 +81,7 @@ class TextSourceSection(DividedSection):
 
     @classmethod
     def type_told_by(cls, values: Mapping[str, Any]) -> str | None:
-        """The type of the files that are named, by their endings, or of a dataset's name."""
+        """Return the type of the files that are named, by their endings, or of a dataset's name."""
         named = [values[split] for split in ("train", "valid", "test") if values.get(split)]
         patterns = [one for files in named for one in ([files] if isinstance(files, str) else files)]
         endings = sorted({PurePath(str(pattern)).suffix.lower() for pattern in patterns})
@@ -111,7 +111,7 @@ NO_CLASSES = {"stratified": "texts have no classes to keep in proportion; expect
 
 
 def list_token_losses(experiment: Any) -> tuple[str, ...]:
-    """The main losses that fit the choice of one token among many."""
+    """Return the main losses that fit the choice of one token among many."""
     return ("cross_entropy", "focal")
 
 

@@ -62,7 +62,7 @@ def find_unwritable(backend: Backend, words: Sequence[str], unknown: Collection[
 
 
 def _is_composed(two: str) -> bool:
-    """Whether a letter and its mark are one character composed, which has the place of the letter."""
+    """Return whether a letter and its mark are one character composed, which has the place of the letter."""
     return len(unicodedata.normalize("NFC", two)) == 1
 
 
@@ -77,7 +77,7 @@ def writes_everything(writer: Writer) -> bool:
 
 
 def _matters(character: str) -> bool:
-    """Whether a character is more than space, control and format, which tokenizers may leave out."""
+    """Return whether a character is more than space, control and format, which tokenizers may leave out."""
     return unicodedata.category(character)[0] not in "CZ" or unicodedata.category(character) == "Co"
 
 

@@ -66,7 +66,7 @@ class Pieces:
 
 
 def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens after a prompt, in pieces that are whole characters."""
+    """Yield the text of tokens after a prompt, in pieces that are whole characters."""
     found = Pieces(tokenizer, prompt)
     for token in tokens:
         if piece := found.add(token):

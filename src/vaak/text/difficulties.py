@@ -67,7 +67,7 @@ class WordCounts:
         return len(self.stems) < len(self.words)
 
     def lexical(self, text: str) -> float:
-        """The mean rarity of a text's words, in bits; 0 if it has none. All must have been counted.
+        """Return the mean rarity of a text's words, in bits; 0 if it has none. All must have been counted.
 
         >>> WordCounts(["वह गया", "वह"]).lexical("वह गया") == (math.log2(3 / 2) + math.log2(3)) / 2
         True
@@ -75,7 +75,7 @@ class WordCounts:
         return _mean(self._lexical, text)
 
     def morphology(self, text: str) -> float:
-        """The mean rarity of a text's words among those of their stem, in bits; 0 if it has none.
+        """Return the mean rarity of a text's words among those of their stem, in bits; 0 if it has none.
 
         >>> counts = WordCounts(["लड़का लड़का लड़का", "लड़कों का"])
         >>> counts.morphology("लड़कों का"), round(counts.morphology("लड़का"), 3)
@@ -90,7 +90,7 @@ def _mean(bits: dict[str, float], text: str) -> float:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text without the punctuation around them, capital letters made small.
+    """Return the words of a text without the punctuation around them, capital letters made small.
 
     >>> split_words("“वह गया।” Then - nothing!")
     ['वह', 'गया', 'then', 'nothing']
@@ -137,7 +137,7 @@ def count_words(texts: Iterable[str], measure: str) -> WordCounts:
 
 
 def sort_by_difficulty(texts: Iterable[str], measure: str = "length") -> list[str]:
-    """The texts, easiest first; those equally hard keep their order. Raises as ``measure_difficulties`` does.
+    """Return the texts, easiest first; those equally hard keep their order. Raises as ``measure_difficulties`` does.
 
     >>> sort_by_difficulty(["वह घर गया", "वह गया", "गया"])
     ['गया', 'वह गया', 'वह घर गया']
@@ -148,7 +148,7 @@ def sort_by_difficulty(texts: Iterable[str], measure: str = "length") -> list[st
 
 
 def difficulty_stages(texts: Iterable[str], measure: str = "length", number: int = 3) -> list[list[str]]:
-    """The texts in ``number`` stages of increasing difficulty, as equally large as may be.
+    """Return the texts in ``number`` stages of increasing difficulty, as equally large as may be.
 
     >>> easy, medium, hard = difficulty_stages(["a b c", "a", "a b", "a b c d"])
     >>> easy, medium, hard

@@ -192,7 +192,7 @@ class Ngram:
         return known
 
     def _find(self, state: int, word: int) -> int | None:
-        """The place of the n-gram of the words of a state and one more."""
+        """Return the place of the n-gram of the words of a state and one more."""
         if state == self._nothing:
             return word
         first, last = int(self._firsts[state]), int(self._firsts[state + 1])
@@ -346,7 +346,7 @@ class _Builder:
         return len(np.unique(keys)) + section.num_lost
 
     def _find(self, rows: np.ndarray) -> np.ndarray:
-        """The places of n-grams by the numbers of their words ``(n-gram, word)``; -1 where there is none."""
+        """Return the places of n-grams by the numbers of their words ``(n-gram, word)``; -1 where there is none."""
         found = rows[:, 0]
         for level, words in zip(self.levels[1:], rows[:, 1:].T, strict=False):
             keys = (found << 32) | words

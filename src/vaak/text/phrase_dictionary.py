@@ -38,7 +38,7 @@ class PhraseDictionary:
     entries: dict[str, tuple[str, float]]
 
     def translate(self, text: str) -> str:
-        """The text phrase by phrase, in its own order; a word that the dictionary doesn't have stays.
+        """Return the text phrase by phrase, in its own order; a word that the dictionary doesn't have stays.
 
         Of all divisions into phrases it takes the one of the highest sum of scores: few, frequent phrases.
 
@@ -84,7 +84,7 @@ class AlignedPairs:
         self._backward = Links(((target, source.lower()) for source, target in self._pairs), lower=False)
 
     def dictionary(self, rounds: int, without: np.ndarray | None = None) -> PhraseDictionary:
-        """The dictionary of all pairs but those where ``without`` ``(pair,)`` is True."""
+        """Return the dictionary of all pairs but those where ``without`` ``(pair,)`` is True."""
         forward, backward = (one.align(rounds, without) for one in (self._forward, self._backward))
         together: Counter[tuple[str, str]] = Counter()
         for number in sorted(forward.keys() & backward.keys()):
@@ -98,7 +98,7 @@ class AlignedPairs:
 
 
 def grow_alignment(forward: Sequence[int], backward: Sequence[int]) -> set[Link]:
-    """The links (source place, target place) of both directions, and those of one that are needed.
+    """Return the links (source place, target place) of both directions, and those of one that are needed.
 
     ``forward`` has a source place for each target word, ``backward`` a target place for each source word; -1 is none.
 
@@ -166,7 +166,7 @@ def find_phrases(links: Iterable[Link], num_source: int, num_target: int) -> Ite
 
 
 def _choose_translations(together: Counter[tuple[str, str]]) -> dict[str, tuple[str, float]]:
-    """Each phrase's translation of the greatest product of probabilities in both directions, and its log."""
+    """Return each phrase's translation of the greatest product of probabilities in both directions, and its log."""
     of_phrase, of_translation = Counter[str](), Counter[str]()
     for (phrase, translation), count in together.items():
         of_phrase[phrase] += count

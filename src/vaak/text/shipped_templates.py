@@ -45,7 +45,7 @@ def given_template(given: str | None, folder: Path) -> str | None:
 
 
 def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> str:
-    """The template ``given``, else the tokenizer's ``own``, else ours by the tokens that the tokenizer has.
+    """Return the template ``given``, else the tokenizer's ``own``, else ours by the tokens that the tokenizer has.
 
     Where ``own`` doesn't mark answers, one of ours that writes the same text does; a line says which is taken.
     """
@@ -107,7 +107,7 @@ def _writes_the_same(ours: ChatTemplate, theirs: ChatTemplate) -> bool:
 
 
 def _shipped(name: str, tokenizer: Tokenizer) -> str:
-    """The text of a template of ours; ChatML has the tokens of texts where the tokenizer lacks its own."""
+    """Return the text of a template of ours; ChatML has the tokens of texts where the tokenizer lacks its own."""
     # ChatML's own tokens if the tokenizer has them; as plain text they would be several tokens each.
     has_them = None not in map(tokenizer.backend.token_to_id, _OF_CHATML)
     begin, end = (f"'{token}'" for token in _OF_CHATML) if has_them else ("bos_token", "eos_token")
@@ -116,5 +116,5 @@ def _shipped(name: str, tokenizer: Tokenizer) -> str:
 
 
 def template_text(name: str) -> str:
-    """The text of a template of ours."""
+    """Return the text of a template of ours."""
     return (_SHIPPED / f"{name}.jinja").read_text(encoding="utf-8").removesuffix("\n")

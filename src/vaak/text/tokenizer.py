@@ -94,7 +94,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, content: str, roles: Mapping[str, str] | None = None) -> Tokenizer:
-        """The tokenizer that ``to_json`` wrote. Raises ValueError if the library can't use it."""
+        """Return the tokenizer that ``to_json`` wrote. Raises ValueError if the library can't use it."""
         with catching_panics(quietly=True):
             made = cls(Backend.from_str(content), roles)
             # A trial run, since some panics only show here. The text itself may have no tokens, which isn't an error.
@@ -104,7 +104,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """The tokenizer in a ``tokenizer.json``, or in a folder with one.
+        """Return the tokenizer in a ``tokenizer.json``, or in a folder with one.
 
         Raises DataError if there is none or it is damaged.
         """
@@ -164,11 +164,11 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """The ids of ``text`` alone, without any special token."""
+        """Return the ids of ``text`` alone, without any special token."""
         return self.backend.encode(text, add_special_tokens=False).ids
 
     def encode_written(self, text: str, *, as_text: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of ``text``, in which special tokens are written out, and the characters that each stands for.
+        """Return the ids of ``text``, in which special tokens are written out, and the characters that each stands for.
 
         With ``as_text`` they are letters, as for ``encode``.
         """
@@ -185,7 +185,7 @@ class Tokenizer:
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
+        """Return the text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     @property
@@ -242,7 +242,7 @@ class Tokenizer:
         return frozenset(number for number, token in self.backend.get_added_tokens_decoder().items() if token.special)
 
     def readable(self, token: int) -> str:
-        """A token as text: ␣ is a space, ⏎ a newline, and ‹E0› a byte that isn't a character by itself.
+        """Return a token as text: ␣ is a space, ⏎ a newline, and ‹E0› a byte that isn't a character by itself.
 
         Raises UserError for a number beyond the vocabulary.
         """
@@ -260,7 +260,7 @@ class Tokenizer:
         return text.replace(" ", "␣").replace("\n", "⏎")
 
     def token_names(self) -> list[str]:
-        """Every token by its number, as its vocabulary writes it."""
+        """Return every token by its number, as its vocabulary writes it."""
         return [self.backend.id_to_token(number) or "" for number in range(self.vocab_size)]
 
     def is_byte(self, token: int) -> bool:
@@ -280,7 +280,7 @@ def begins_texts(backend: Backend, token: int) -> bool:
 
 
 def _special_token(backend: Backend, role: str) -> str:
-    """The token that plays ``role``, added to the vocabulary if it has none."""
+    """Return the token that plays ``role``, added to the vocabulary if it has none."""
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     # In order of preference: <|endoftext|> may serve for bos and eos, so specific names come first.
     for name in SPECIAL_NAMES[role]:
@@ -328,7 +328,7 @@ def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str]) -> RoundTrip:
 
 
 def _difference(index: int, text: str, returned: str) -> str:
-    """The first difference of two texts, with some context."""
+    """Return the first difference of two texts, with some context."""
     pairs = enumerate(zip(text, returned, strict=False))
     place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(returned)))
     around = slice(max(0, place - 10), place + 20)
@@ -364,7 +364,7 @@ class UsersTokenizer(Tokenizer):
 
     @classmethod
     def trained(cls, options: UsersOptions, folder: Path, texts: Iterable[str]) -> UsersTokenizer:
-        """A new one that has learned from ``texts``."""
+        """Return a new one that has learned from ``texts``."""
         users = _make_users_object(options, folder)
         _call_users_method(options, "train", users, texts)
         state = users.state_dict()
@@ -378,7 +378,7 @@ class UsersTokenizer(Tokenizer):
 
     @classmethod
     def saved_in(cls, path: Path, options: UsersOptions, folder: Path) -> UsersTokenizer:
-        """The one that was saved in a folder, or in a file. Raises DataError if there is none."""
+        """Return the one that was saved in a folder, or in a file. Raises DataError if there is none."""
         file = path / USERS_FILE if path.is_dir() else path
         try:
             return cls(options, folder, file.read_text(encoding="utf-8"))
@@ -392,7 +392,7 @@ class UsersTokenizer(Tokenizer):
         write_text(Path(folder) / USERS_FILE, self._state)
 
     def to_json(self) -> str:
-        """The state."""
+        """Return the state."""
         return self._state
 
     @functools.cached_property
@@ -464,7 +464,7 @@ def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
 
 
 def _hash_code(options: UsersOptions, folder: Path) -> str:
-    """A hash of the user's file; or of the module, where the class is in a package; or of a registered class."""
+    """Return a hash of the user's file; or of the module, where the class is in a package; or of a registered class."""
     file = source_file(options.type, folder)
     if file is not None:
         return hash_file(file)
@@ -477,7 +477,7 @@ def _hash_code(options: UsersOptions, folder: Path) -> str:
 
 
 def _make_users_object(options: UsersOptions, folder: Path) -> Any:
-    """The user's object, new. Raises UserError, in one line, for anything but a tokenizer."""
+    """Return the user's object, new. Raises UserError, in one line, for anything but a tokenizer."""
     found = resolve_component(TOKENIZER_KEY, options.type, folder)
     if not isinstance(found, type):
         raise UserError(f"{TOKENIZER_KEY}: {options.type} is not a class")

@@ -91,7 +91,7 @@ class TokenizerFactory:
         self.is_users = options.type not in _TRAINERS
 
     def load(self, path: str | Path) -> Tokenizer:
-        """The tokenizer that was saved at ``path``. Raises DataError if there is none or it is damaged."""
+        """Return the tokenizer that was saved at ``path``. Raises DataError if there is none or it is damaged."""
         if self.is_users:
             return UsersTokenizer.saved_in(Path(path), self.options, self.folder)
         return Tokenizer.load(path)
@@ -107,7 +107,7 @@ class TokenizerFactory:
         return {name: getattr(self.options, name) for name in names}
 
     def create_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
-        """The tokenizer at ``options.path``, or one trained on ``texts``, which are read as a stream.
+        """Return the tokenizer at ``options.path``, or one trained on ``texts``, which are read as a stream.
 
         WordPiece reads them twice (an iterator is kept in memory for that). The same texts and options give the same
         tokenizer in every process. (The library adds unigram's probabilities up in the order of a hash table; what
@@ -246,7 +246,7 @@ def _train_bpe(texts: Iterable[str], options: TokenizerOptions) -> Backend:
 
 
 def _train_unigram(texts: Iterable[str], options: TokenizerOptions) -> Backend:
-    """A unigram language model over pieces of words, with byte fallback."""
+    """Return a unigram language model over pieces of words, with byte fallback."""
     backend = _add_byte_fallback(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=options.vocab_size,
@@ -282,7 +282,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
 
 
 def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend:
-    """The most frequent characters, with byte fallback: BPE without a single merge."""
+    """Return the most frequent characters, with byte fallback: BPE without a single merge."""
     counts: Counter[str] = Counter()
     for text in _require_texts(texts):
         counts.update(text)
@@ -298,7 +298,7 @@ def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend
 
 
 def _train_word(texts: Iterable[str], options: TokenizerOptions) -> Backend:
-    """The most frequent words, in small letters, and signs."""
+    """Return the most frequent words, in small letters, and signs."""
     backend = Backend(models.WordLevel(unk_token="<unk>"))
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), "removed", invert=True)
@@ -327,7 +327,7 @@ def _cut(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _add_byte_fallback(model: models.Model) -> Backend:
-    """A backend whose unknown characters become byte tokens, and whose byte tokens become characters again."""
+    """Return a backend whose unknown characters become byte tokens, and whose byte tokens become characters again."""
     backend = Backend(model)
     backend.pre_tokenizer = _cut(PIECES)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -335,7 +335,7 @@ def _add_byte_fallback(model: models.Model) -> Backend:
 
 
 def _rebuilt(backend: Backend, edit: Callable[[dict[str, Any]], None] | None = None) -> Backend:
-    """The backend with only the five special tokens marked as special, and its model edited.
+    """Return the backend with only the five special tokens marked as special, and its model edited.
 
     Trainers fix the ids of what they are given as special tokens; bytes and characters are given so too, for their ids.
     """

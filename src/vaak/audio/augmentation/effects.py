@@ -236,7 +236,7 @@ def reflection(size: np.ndarray, t60: float) -> float:
 
 
 def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-    """The response of one voice: its images up to a time, then noise of the power that they would have."""
+    """Return the response of one voice: its images up to a time, then noise of the power that they would have."""
     early_seconds = min(EARLY_SECONDS, EARLY_PART * t60)
     response = np.zeros(max(round(t60 * sampling_rate), 1))
     early = min(max(round(early_seconds * sampling_rate), 1), len(response))
@@ -320,7 +320,7 @@ def babble(voices: Callable[[], np.ndarray], num_samples: int, num_voices: int, 
 
 
 def file_noise(folder: str | Path, num_samples: int, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
-    """A random section ``(num_samples,)`` of a random recording of ``folder``, at its original level, float32.
+    """Return a random section ``(num_samples,)`` of a random recording of ``folder``, at its original level, float32.
 
     Recordings are searched recursively; a short one is repeated. Raises DataError, naming the file.
     """
@@ -396,7 +396,7 @@ def _loop(samples: np.ndarray, first: int, num_samples: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _recordings(folder: str) -> tuple[Path, ...]:
-    """The recordings of a folder, searched recursively, sorted."""
+    """Return the recordings of a folder, searched recursively, sorted."""
     found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
         raise DataError(f"{folder}: no recordings of noise here (looked for {', '.join(sorted(SUFFIXES))})")

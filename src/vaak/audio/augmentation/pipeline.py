@@ -103,7 +103,7 @@ def _change_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.rand
 
 
 def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, rng: np.random.Generator) -> np.ndarray:
-    """A copy of the features ``(frame, bin)`` with random bands and intervals set to the mean of all."""
+    """Return a copy of the features ``(frame, bin)`` with random bands and intervals set to the mean of all."""
     found = features.copy()
     masks = drawn_masks(features.shape, config, frame_shift, rng)
     if len(masks):
@@ -148,13 +148,13 @@ def masked_on_device(features: Tensor, masks: Tensor, lengths: Tensor | None = N
 
 
 def padded_masks(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """The masks of several rows, each ``(mask, 4)``, as ``(row, mask, 4)``, padded with empty masks."""
+    """Return the masks of several rows, each ``(mask, 4)``, as ``(row, mask, 4)``, padded with empty masks."""
     most = max(map(len, masks))
     return np.stack([np.pad(one, ((0, most - len(one)), (0, 0))) for one in masks])
 
 
 def _drawn(widest: int, length: int, rng: np.random.Generator) -> tuple[int, int]:
-    """The first and last index of a random interval within ``length``."""
+    """Return the first and last index of a random interval within ``length``."""
     width = int(rng.integers(0, min(widest, length), endpoint=True))
     first = int(rng.integers(0, length - width, endpoint=True))
     return first, first + width

@@ -62,7 +62,7 @@ class ChannelLevels:
 
 
 def describe_scale(peak: float) -> str:
-    """Why a file with this largest sample isn't audio in floating point, and what to do."""
+    """Return why a file with this largest sample isn't audio in floating point, and what to do."""
     bits = next((bits for bits in (8, 16, 24, 32) if peak <= 2 ** (bits - 1)), 32)
     return (
         f"a sample is {peak:,.0f}, where 1 is full scale: whole numbers of {bits} bits, saved as floats; divide them "

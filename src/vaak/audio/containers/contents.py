@@ -31,12 +31,12 @@ class Contents(NamedTuple):
 
 
 def open_bytes(path: Path | Part) -> BinaryIO:
-    """The file, or the part of one, to be read."""
+    """Return the file, or the part of one, to be read."""
     return open(path, "rb") if isinstance(path, Path) else path.open()
 
 
 def open_pieces(path: Path | Part, pieces: Sequence[Piece]) -> BinaryIO:
-    """The pieces, one after another, as one file."""
+    """Return the pieces, one after another, as one file."""
     # These are stored compressed or inside a column, so they have no byte ranges to refer to: unpack into memory.
     if isinstance(path, ParquetCell | DeflatedRange | PackedRange):
         with path.open() as file:
@@ -90,5 +90,5 @@ class _Joined(io.RawIOBase):
 
 
 def measure(file: BinaryIO) -> int:
-    """The size of an open file in bytes."""
+    """Return the size of an open file in bytes."""
     return file.seek(0, os.SEEK_END)

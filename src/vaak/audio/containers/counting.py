@@ -55,5 +55,5 @@ def _count_contents(path: Path | Part, size: int, changed: int) -> Contents:
 
 
 def file_name(path: Path | Part) -> str:
-    """The name of the file, in lower case; empty for a part of a file."""
+    """Return the name of the file, in lower case; empty for a part of a file."""
     return path.name.lower() if isinstance(path, Path) else ""

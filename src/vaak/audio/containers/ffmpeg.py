@@ -61,12 +61,12 @@ def decoding_at_most(num_bytes: int) -> Iterator[None]:
 
 
 def find_demuxer(path: Path) -> str | None:
-    """The demuxer for a file, by its first bytes or its ending; None if there is none."""
+    """Return the demuxer for a file, by its first bytes or its ending; None if there is none."""
     return demuxer_by_content(path) or DEMUXERS.get(path.suffix.lower())
 
 
 def demuxer_by_content(path: Path) -> str | None:
-    """The demuxer that a file's first bytes name; None if they name none."""
+    """Return the demuxer that a file's first bytes name; None if they name none."""
     with path.open("rb") as file:
         begin = file.read(8)
     return "matroska" if begin[:4] == b"\x1aE\xdf\xa3" else "mov" if begin[4:] == b"ftyp" else None
@@ -81,7 +81,7 @@ def read_said(path: Path) -> int | None:
 
 
 def _said_by(container: Any, stream: Any) -> float | None:
-    """The seconds of a stream by its header."""
+    """Return the seconds of a stream by its header."""
     if stream.duration is not None:
         return float(stream.duration * stream.time_base)
     start = float((stream.start_time or 0) * stream.time_base)
@@ -95,7 +95,7 @@ def _said_by(container: Any, stream: Any) -> float | None:
 
 
 def decoded(path: Path) -> BinaryIO | None:
-    """The samples as a file of W64; None for other formats, and where PyAV isn't installed.
+    """Return the samples as a file of W64; None for other formats, and where PyAV isn't installed.
 
     Raises DataError for a file that can't be decoded.
     """

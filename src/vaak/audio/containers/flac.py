@@ -78,7 +78,7 @@ def count_frames(file: BinaryIO) -> Contents:
 
 
 def _frames(content: bytes, block: int) -> Iterator[Frame]:
-    """The frames whose headers are in this, the last one first."""
+    """Yield the frames whose headers are in this, the last one first."""
     place = len(content)
     while (place := content.rfind(b"\xff", 0, place)) >= 0:
         if content[place + 1 : place + 2] in (b"\xf8", b"\xf9") and (frame := _read_frame(content, place, block)):
@@ -86,7 +86,7 @@ def _frames(content: bytes, block: int) -> Iterator[Frame]:
 
 
 def _read_frame(content: bytes, place: int, block: int) -> Frame | None:
-    """The frame whose header is at ``place``; None if there is none."""
+    """Return the frame whose header is at ``place``; None if there is none."""
     header = content[place : place + 16]
     # Values that the format reserves, so not a header: size code 0, channel code above 10, last bit set.
     if len(header) < 6 or header[2] >> 4 == 0 or header[3] >> 4 > 10 or header[3] & 1:
@@ -114,7 +114,7 @@ def _usual_size(code: int) -> int:
 
 
 def _read_number(header: bytes, place: int) -> tuple[int | None, int]:
-    """A number in UTF-8's encoding, extended to 7 bytes, and where it ends; None if it is invalid."""
+    """Return a number in UTF-8's encoding, extended to 7 bytes, and where it ends; None if it is invalid."""
     first = header[place]
     length = 8 - (first ^ 0xFF).bit_length()
     if length == 0:

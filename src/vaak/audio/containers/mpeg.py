@@ -98,7 +98,7 @@ def _describe_odd(before: bytes, between: int, is_cut: bool) -> str:
 
 
 def may_begin(head: bytes) -> bool:
-    """Whether a file with this beginning may be MPEG audio: it starts with a frame or a tag."""
+    """Return whether a file with this beginning may be MPEG audio: it starts with a frame or a tag."""
     return head[:3] == b"ID3" or (len(head) > 2 and head[0] == 0xFF and FRAME_SIZES[head[1] << 8 | head[2]] > 0)
 
 
@@ -224,7 +224,7 @@ def _side_bytes(header: bytes) -> int:
 
 
 def _read_summary(content: bytes, first: int) -> Summary | None:
-    """The header in the first frame that describes the others; None if it is audio."""
+    """Return the header in the first frame that describes the others; None if it is audio."""
     header = content[first : first + 4]
     size = FRAME_SIZES[header[1] << 8 | header[2]]
     frame = content[first : first + size]
@@ -248,7 +248,7 @@ def _read_summary(content: bytes, first: int) -> Summary | None:
 
 
 def _make_summary(header: bytes, number: int, summary: Summary) -> bytes:
-    """A frame with a Xing header, before frames such as the one with this header (4 bytes).
+    """Return a frame with a Xing header, before frames such as the one with this header (4 bytes).
 
     Nothing is cut off at the end: the padding of the encoder isn't where it was.
     """

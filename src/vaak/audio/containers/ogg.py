@@ -78,7 +78,7 @@ def _require_last_page(file: BinaryIO, path: Path | Part) -> None:
 
 
 def _pages(file: BinaryIO) -> Iterator[Page]:
-    """The pages, up to the first position without one."""
+    """Yield the pages, up to the first position without one."""
     place = 0
     while True:
         file.seek(place)
@@ -92,7 +92,7 @@ def _pages(file: BinaryIO) -> Iterator[Page]:
 
 
 def _samples(file: BinaryIO, page: Page) -> int:
-    """The samples, at 48 kHz, of the packets that end on the page."""
+    """Return the samples, at 48 kHz, of the packets that end on the page."""
     file.seek(page.place + len(page.head))
     content = file.read(page.size - len(page.head))
     total = start = end = 0
@@ -105,7 +105,7 @@ def _samples(file: BinaryIO, page: Page) -> int:
 
 
 def _packet_samples(packet: bytes) -> int:
-    """The samples of a packet of Opus, at 48 kHz. Source: RFC 6716, section 3.1."""
+    """Return the samples of a packet of Opus, at 48 kHz. Source: RFC 6716, section 3.1."""
     if not packet:
         return 0
     coding, frames = packet[0] >> 3, packet[0] & 3
@@ -122,7 +122,7 @@ def _packet_samples(packet: bytes) -> int:
 
 
 def _moved(file: BinaryIO, shift: int) -> Iterator[Piece]:
-    """The pages with their positions reduced by ``shift``."""
+    """Yield the pages with their positions reduced by ``shift``."""
     for page in _pages(file):
         if page.position <= 0:
             yield page.place, page.size
@@ -136,7 +136,7 @@ def _moved(file: BinaryIO, shift: int) -> Iterator[Piece]:
 
 
 def _checksum(content: bytes, zeros: int) -> int:
-    """The checksum of ``content`` followed by a number of ``zeros``, in bytes.
+    """Return the checksum of ``content`` followed by a number of ``zeros``, in bytes.
 
     Checksums are linear: that of a page whose position is changed is its own, XOR that of the change.
     """
@@ -159,7 +159,7 @@ def _double(value: int) -> int:
 
 
 def _multiply(first: int, second: int) -> int:
-    """The product of two polynomials, modulo that of the checksum."""
+    """Return the product of two polynomials, modulo that of the checksum."""
     product = 0
     while second:
         if second & 1:

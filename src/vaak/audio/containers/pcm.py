@@ -96,7 +96,7 @@ def _count_wav(file: BinaryIO, kind: bytes) -> Contents:
 
 
 def _streamed(file: BinaryIO, samples: Samples, held: int, order: str, kind: bytes) -> Contents:
-    """The samples of a file that was written to a pipe: all that follows. The header says nothing."""
+    """Return the samples of a file that was written to a pipe: all that follows. The header says nothing."""
     whole = held // samples.frame * samples.frame
     # No header of WAV can say this; libsndfile then reads to the end of the file.
     if whole > LARGEST_CHUNK_BYTES:
@@ -105,7 +105,7 @@ def _streamed(file: BinaryIO, samples: Samples, held: int, order: str, kind: byt
 
 
 def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Contents:
-    """The samples that the header gives, or those that are present, if fewer."""
+    """Return the samples that the header gives, or those that are present, if fewer."""
     said = samples.said // samples.frame * samples.per_frame
     if held >= samples.said // samples.frame * samples.frame:
         behind = samples.start + samples.said + samples.said % 2
@@ -118,7 +118,7 @@ def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Conten
 
 
 def _with_length(file: BinaryIO, samples: Samples, length: int, order: str) -> tuple[Piece, ...]:
-    """The file with this number of bytes of samples in its header."""
+    """Return the file with this number of bytes of samples in its header."""
     file.seek(0)
     head = bytearray(file.read(samples.start))
     # The result is plain RIFF, where ds64 has no meaning: it becomes a chunk of padding.
@@ -129,7 +129,7 @@ def _with_length(file: BinaryIO, samples: Samples, length: int, order: str) -> t
 
 
 def _are_chunks(file: BinaryIO, start: int, order: str) -> bool:
-    """Whether only chunks follow from ``start`` to the end, such as notes after the samples, or padding."""
+    """Return whether only chunks follow from ``start`` to the end, such as notes after the samples, or padding."""
     end, place = measure(file), start
     while place < end:
         file.seek(place)

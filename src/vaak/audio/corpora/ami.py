@@ -133,7 +133,7 @@ _HREF = re.compile(r"id\(([^)]*)\)")
 
 
 def read_xml(path: Path) -> xml.etree.ElementTree.Element:
-    """The root of a file. Entities aren't expanded and nothing else is opened. Raises DataError."""
+    """Return the root of a file. Entities aren't expanded and nothing else is opened. Raises DataError."""
     content = read_content(path)
     if b"<!ENTITY" in content:
         raise DataError(f"{path}: this XML defines entities, which is refused")

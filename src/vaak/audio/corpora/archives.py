@@ -87,7 +87,7 @@ class WebDatasetReader(_ArchiveReader):
 
 
 def _labels_among(members: dict[str, Member], where: str) -> ManifestLine:
-    """The labels in a recording's members, given by their endings; a problem if one can't be read."""
+    """Return the labels in a recording's members, given by their endings; a problem if one can't be read."""
     try:
         row = members["json"].json() if "json" in members else {}
         row |= {
@@ -174,7 +174,7 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _get_field_names(kind: Any) -> set[str]:
-    """The names of a struct's fields."""
+    """Return the names of a struct's fields."""
     import pyarrow
 
     return {kind.field(number).name for number in range(kind.num_fields)} if pyarrow.types.is_struct(kind) else set()

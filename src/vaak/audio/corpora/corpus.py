@@ -96,7 +96,7 @@ class AudioStatistics:
         self.resampled += cut.sampling_rate != self.sampling_rate
 
     def to_json(self) -> dict[str, Any]:
-        """The figures for a JSON file; seconds to the millisecond."""
+        """Return the figures for a JSON file; seconds to the millisecond."""
         numbers = {name: round(getattr(self, name), 3) for name in ("seconds", "speech_seconds", "overlap_seconds")}
         counts = {"cuts": self.cuts, "segments": self.segments, "resampled": self.resampled}
         return {
@@ -146,7 +146,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return self.reader.named_files()
 
     def digest_of_named(self) -> str:
-        """A digest of the names and sizes of ``named_files``."""
+        """Return a digest of the names and sizes of ``named_files``."""
         digest = hashlib.sha256()
         for name, path in self.named_files():
             digest.update(f"{name}\0{get_size(path)}\n".encode(errors="surrogateescape"))
@@ -159,7 +159,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
             self.reader.require_texts()
 
     def cuts(self, split: str) -> Iterator[Cut]:
-        """The cuts of ``split``: recordings or utterances, with speakers and texts.
+        """Return the cuts of ``split``: recordings or utterances, with speakers and texts.
 
         ``custom["uem"]`` has the scored regions, if that isn't everything. Raises DataError for what can't be read, for
         two cuts with the same name, and at the end if train or a given split has none; one that is split off from a

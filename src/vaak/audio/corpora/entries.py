@@ -88,7 +88,7 @@ def list_contents(folder: Path) -> str:
 
 
 def list_entries(dataset: DatasetConfig) -> dict[str, list[Path]]:
-    """The files and folders of each split that is given; without any, ``corpus_dir`` is train's.
+    """Return the files and folders of each split that is given; without any, ``corpus_dir`` is train's.
 
     If there is a ``corpus_dir``, names and patterns are relative to it. Raises DataError for what doesn't exist, for a
     file that a split names twice, and for a manifest of two splits that can't distinguish them.
@@ -117,7 +117,7 @@ def list_entries(dataset: DatasetConfig) -> dict[str, list[Path]]:
 
 
 def lacks_train(dataset: DatasetConfig) -> str:
-    """The message if no training data is given."""
+    """Return the message if no training data is given."""
     return f"datasets, {dataset.name}: train: give its files or folders (type: {dataset.type})"
 
 
@@ -131,7 +131,7 @@ def _matches(root: Path, name: str, option: str) -> list[Path]:
 
 
 def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
-    """The file ``name`` of a manifest in the first of ``folders``, or in another that has it (``audio_root``).
+    """Return the file ``name`` of a manifest in the first of ``folders``, or in another that has it (``audio_root``).
 
     Raises DataError for one outside of all of them: a manifest that someone else wrote must not read other files.
     """
@@ -193,7 +193,7 @@ class ManifestLine(NamedTuple):
 
 
 def manifest_lines(path: Path, given: GivenDialect = AS_FOUND) -> Iterator[ManifestLine]:
-    """Each line of JSON lines (``.gz``, too) or of a table, without blank ones; ``given`` is its known dialect.
+    """Yield each line of JSON lines (``.gz``, too) or of a table, without blank ones; ``given`` is its known dialect.
 
     Raises DataError for a file that can't be read.
     """
@@ -206,7 +206,7 @@ def manifest_lines(path: Path, given: GivenDialect = AS_FOUND) -> Iterator[Manif
 
 
 def number_in(cell: str) -> float | str | None:
-    """A cell as a number; anything else is returned unchanged, for a later check."""
+    """Return a cell as a number; anything else is returned unchanged, for a later check."""
     try:
         return float(cell) if cell else None
     except ValueError:
@@ -219,7 +219,7 @@ def require_columns(there: Iterable[str], columns: dict[str, str], where: str) -
 
 
 def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
-    """The entry with our names, too: numbers are numbers, and ``end`` becomes a duration.
+    """Return the entry with our names, too: numbers are numbers, and ``end`` becomes a duration.
 
     Raises DataError for a column that it doesn't have, and an ``end`` that isn't a number.
     """
@@ -236,7 +236,7 @@ def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -
 
 
 def seconds_in(value: Any) -> float | None:
-    """A number of a line; None for anything else, which the reader of the line refuses."""
+    """Return a number of a line; None for anything else, which the reader of the line refuses."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 

@@ -142,7 +142,7 @@ class FolderReader(CorpusReader):
 
 
 def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
-    """A recording with who speaks when: by the annotations given, else by those next to it.
+    """Return a recording with who speaks when: by the annotations given, else by those next to it.
 
     Raises DataError if they don't say it.
     """
@@ -232,7 +232,7 @@ class Annotations:
                 self._silent.add(path.stem)
 
     def find_name(self, audio: Path) -> str:
-        """The recording's name in the annotations, if only one is its own or alike; else its own name."""
+        """Return the recording's name in the annotations, if only one is its own or alike; else its own name."""
         known = self._silent.union(*self._said.values())
         for name in iterate_names(audio):
             if name in known:
@@ -278,7 +278,7 @@ class Annotations:
         return list(aligned(sorted(labels, key=lambda one: one.segment), words)), [*remarks, *more]
 
     def find_uem(self, name: str) -> list[Region] | None:
-        """The scored regions; None without a UEM."""
+        """Return the scored regions; None without a UEM."""
         parts: list[Region] | None = self._find_annotations(".uem", name)
         return parts
 
@@ -313,7 +313,7 @@ class Annotations:
 
 
 def iterate_names(audio: Path) -> Iterator[str]:
-    """The possible names of its recording."""
+    """Yield the possible names of its recording."""
     yield audio.stem
     yield audio.name.partition(".")[0]
 
@@ -339,7 +339,7 @@ METADATA, WAVS, TEXTGRIDS = "metadata.csv", "wavs", "TextGrid"
 
 
 def ljspeech_dataset(dataset: DatasetConfig, audio: AudioConfig) -> DatasetConfig:
-    """The dataset with its folder, its metadata and its TextGrids; those that it names itself stay."""
+    """Return the dataset with its folder, its metadata and its TextGrids; those that it names itself stay."""
     folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
     found = {"corpus_dir": str(folder)}
     if dataset.alignments is None and (folder / TEXTGRIDS).is_dir():

@@ -132,7 +132,7 @@ class JsonReader(CorpusReader):
                     yield manifest, entry
 
     def _lines(self, path: Path) -> Iterator[ManifestLine]:
-        """The lines of a manifest with our names; a column that the dataset names and no line has is an error."""
+        """Yield the lines of a manifest with our names; a column that the dataset names and no line has is an error."""
         lacks: DataError | None = None
         has_any = not self._columns
         for line in manifest_lines(path, self.dialect):
@@ -236,7 +236,7 @@ def make_reading(
     part: Part | None = None,
     unnamed: str | None = None,
 ) -> ReadRecording:
-    """The recording of a line, whose files are in ``folders``; its audio may be a ``part`` of one.
+    """Return the recording of a line, whose files are in ``folders``; its audio may be a ``part`` of one.
 
     ``unnamed`` is its name where the line has none. Raises DataError, with ``where`` it is.
     """
@@ -330,7 +330,7 @@ def _labels(
 
 
 def _label_whole(entry: dict[str, Any], cut: Any, speaker: str | None, text: str | None) -> Labelled:
-    """All of a cut, with a text and a line's own labels."""
+    """Return all of a cut, with a text and a line's own labels."""
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
     return Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})
 
@@ -396,7 +396,7 @@ def _find_annotations(found: dict[str, Any], name: str, file: str, where: str) -
 
 
 def _number(entry: dict[str, Any], key: str, where: str) -> float | None:
-    """A number that isn't negative, or None if there is none. Raises DataError for anything else."""
+    """Return a number that isn't negative, or None if there is none. Raises DataError for anything else."""
     value = entry.get(key)
     if value is None:
         return None
@@ -406,7 +406,7 @@ def _number(entry: dict[str, Any], key: str, where: str) -> float | None:
 
 
 def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
-    """A text, or a whole number as one; None if there is none. Raises DataError for anything else."""
+    """Return a text, or a whole number as one; None if there is none. Raises DataError for anything else."""
     value = entry.get(key)
     if value is None or value == "":
         return None
@@ -494,7 +494,7 @@ class SplitFolderReader(JsonReader):
 
 
 def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
-    """The first folder with data whose name is nearly one of a split's, such as Deev or development."""
+    """Return the first folder with data whose name is nearly one of a split's, such as Deev or development."""
     known = [name for name, own in SPLIT_NAMES.items() if own == split]
     for name in names:
         is_alike = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILARITY) or name.lower().startswith(

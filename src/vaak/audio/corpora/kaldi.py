@@ -117,7 +117,7 @@ class KaldiReader(LayoutReader):
             yield name, path if archive is None else Path(archive[1])
 
     def reading(self, line: Line, part: Path) -> ReadRecording:
-        """A line of ``wav.scp``, which may name an entry of an archive: FILE.ark:OFFSET."""
+        """Return a line of ``wav.scp``, which may name an entry of an archive: FILE.ark:OFFSET."""
         name = str(line.entry["audio"])
         if name == "-":
             raise DataError(f"{line.where}: audio from standard input is refused; save it as a file")

@@ -56,7 +56,7 @@ _WORDS = {"valid": ("dev", "valid", "val", "cv"), "test": ("test", "eval"), "tra
 
 
 def split_named(name: str) -> str | None:
-    """The split of a file or folder by the words in its name; dev comes before test and train.
+    """Return the split of a file or folder by the words in its name; dev comes before test and train.
 
     >>> [split_named(name) for name in ("train-clean-100", "train_nodev", "train_dev", "test_dev93", "Eval", "all")]
     ['train', 'train', 'valid', 'valid', 'test', None]
@@ -69,7 +69,7 @@ def split_named(name: str) -> str | None:
 
 
 def split_in_names(path: Path) -> str | None:
-    """The split that a file is named by, up to the first dot and then after it, or else a folder that it is in.
+    """Return the split that a file is named by, up to the first dot and then after it, or else a folder that it is in.
 
     >>> [split_in_names(Path(name)) for name in ("test/train.tsv", "corpus.dev.en", "test/a.wav", "a.wav")]
     ['train', 'valid', 'test', None]
@@ -78,7 +78,7 @@ def split_in_names(path: Path) -> str | None:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name; fast even among a million files."""
+    """Return the folders in a folder, sorted by name; fast even among a million files."""
     with os.scandir(folder) as entries:
         return sorted(Path(one.path) for one in entries if one.is_dir())
 
@@ -142,7 +142,7 @@ class LayoutReader(CorpusReader):
 
     @classmethod
     def roots_in(cls, folder: Path, known: Container[Path] = ()) -> list[Path]:
-        """The corpora in a folder: the folder itself, or else those up to two levels below it.
+        """Return the corpora in a folder: the folder itself, or else those up to two levels below it.
 
         ``known`` are folders in which none is looked for.
         """
@@ -157,14 +157,14 @@ class LayoutReader(CorpusReader):
     @classmethod
     @abstractmethod
     def is_root(cls, folder: Path) -> bool:
-        """Whether the corpus is in this folder."""
+        """Return whether the corpus is in this folder."""
 
     @abstractmethod
     def find_parts(self) -> dict[str, list[Path]]:
-        """The files or folders of each split, as downloaded."""
+        """Return the files or folders of each split, as downloaded."""
 
     def list_files(self, part: Path) -> list[Path]:
-        """The files that describe a part."""
+        """Return the files that describe a part."""
         return [part]
 
     @abstractmethod
@@ -206,7 +206,7 @@ class LayoutReader(CorpusReader):
                         yield name, resolve_path(self.list_folders(part), name)
 
     def table_lines(self, table: Table) -> Iterator[Line]:
-        """Each row of a table with our names; one that has another width with its problem.
+        """Yield each row of a table with our names; one that has another width with its problem.
 
         Raises DataError for a column of ``columns`` that it doesn't have.
         """
@@ -216,7 +216,7 @@ class LayoutReader(CorpusReader):
             yield self.named_line(ManifestLine(row.where, cells, row.problem))
 
     def named_line(self, line: ManifestLine, part: Part | None = None) -> Line:
-        """A line with our names, or with the problem that it has, or that its columns have."""
+        """Return a line with our names, or with the problem that it has, or that its columns have."""
         if line.problem is not None:
             return Line(line.where, {}, part, line.problem)
         try:
@@ -230,7 +230,7 @@ class LayoutReader(CorpusReader):
         return self.dataset.columns
 
     def rename(self, row: Row, where: str) -> Row:
-        """A row with our names; its own columns stay, but for those that mean something else here.
+        """Return a row with our names; its own columns stay, but for those that mean something else here.
 
         Raises DataError for a column of ``columns`` that it doesn't have, and an ``end`` that isn't a number.
         """
@@ -246,7 +246,7 @@ class LayoutReader(CorpusReader):
 
 
 def below(folder: str, name: str) -> str:
-    """A name as seen from the folder above ``folder``; an absolute path stays, for ``audio_root`` to judge."""
+    """Return a name as seen from the folder above ``folder``; an absolute path stays, for ``audio_root`` to judge."""
     return name if Path(name).is_absolute() else f"{folder}/{name}"
 
 
@@ -264,7 +264,7 @@ class CommonVoiceReader(LayoutReader):
         )
 
     def find_parts(self) -> dict[str, list[Path]]:
-        """The tables that have rows: those of a small language may have none."""
+        """Return the tables that have rows: those of a small language may have none."""
         found = {split: self.root / name for split, name in self.TABLES.items()}
         parts = {
             split: [path]
@@ -439,7 +439,7 @@ class NemoReader(LayoutReader):
 
 
 def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:
-    """The place, the first word and the rest of each line that isn't blank. Raises DataError."""
+    """Yield the place, the first word and the rest of each line that isn't blank. Raises DataError."""
     try:
         with open_utf8(path) as lines:
             for number, content in enumerate(lines, start=1):

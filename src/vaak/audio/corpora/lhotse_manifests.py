@@ -62,7 +62,7 @@ MANIFEST_NAME = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(
 
 
 def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
-    """The folder of its manifests."""
+    """Return the folder of its manifests."""
     return Path(dataset.output_dir or Path(audio.output_dir or "manifests") / dataset.name).expanduser()
 
 
@@ -77,7 +77,7 @@ def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:
 
 
 def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path]:
-    """The manifest of cuts of each part, made if there is none with these options.
+    """Return the manifest of cuts of each part, made if there is none with these options.
 
     Raises DataError if the corpus is missing, or the recipe can't read it.
     """
@@ -159,7 +159,7 @@ def write_splits(corpus: SplitCuts, output: Path) -> dict[str, Path]:
 
 
 def inner_folder(corpus: Path) -> Path:
-    """The folder for the prepare function: the one recorded by `vaak data get`, or the corpus' own."""
+    """Return the folder for the prepare function: the one recorded by `vaak data get`, or the corpus' own."""
     try:
         inner = corpus / str(read_json(corpus / CORPUS)["corpus"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -180,7 +180,7 @@ def _parts(result: Any, name: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]
 
 
 def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
-    """The parts of manifests that the user's own ``lhotse prepare`` left in a folder."""
+    """Return the parts of manifests that the user's own ``lhotse prepare`` left in a folder."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(output.glob("*recordings_*.jsonl*")):
         # Named as ``lhotse prepare`` names them: PREFIX_recordings_PART.jsonl.gz.
@@ -245,7 +245,7 @@ class RecipeReader(CorpusReader):
 
 
 def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
-    """The parts of each split: those it names, or those with matching names."""
+    """Return the parts of each split: those it names, or those with matching names."""
     named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
     for split, names in named.items():
         require_known(names, parts, f"datasets, {dataset.name}, {split}: unknown part")
@@ -322,7 +322,7 @@ class ManifestReader(CorpusReader):
     def _objects(
         self, paths: Iterable[Path], problems: list[ReadRecording], unread: dict[str, LeftOutLabels] | None = None
     ) -> Iterator[tuple[Any, str]]:
-        """The recordings of manifests or, with ``unread``, supervisions, each with its file and line.
+        """Yield the recordings of manifests or, with ``unread``, supervisions, each with its file and line.
 
         Lines that can't be read go to ``problems``; labels whose times can't be read to ``unread``, by recording.
         """
@@ -356,7 +356,7 @@ class ManifestReader(CorpusReader):
         return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut, tuple(remarks))
 
     def _resolve_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
-        """The line with absolute paths of audio.
+        """Return the line with absolute paths of audio.
 
         Raises DataError for what reading it could execute, and for files that are missing or not where they may be.
         """
@@ -376,7 +376,7 @@ class ManifestReader(CorpusReader):
 
 
 def _parts_of_cut(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The cut of a line, or those of its tracks, as they have supervisions."""
+    """Return the cut of a line, or those of its tracks, as they have supervisions."""
     tracks = entry.get("tracks")
     parts = [one.get("cut") for one in tracks if isinstance(one, dict)] if isinstance(tracks, list) else [entry]
     return (one for one in parts if isinstance(one, dict))
@@ -426,7 +426,7 @@ def _is_timed(item: Any) -> bool:
 
 
 def _explain_bad_times(label: Any) -> str:
-    """Why the times of a supervision can't be read; empty if they can."""
+    """Return why the times of a supervision can't be read; empty if they can."""
     if not isinstance(label, dict):
         return f"a supervision is an object, not a {type(label).__name__}"
     unread = (name for name in ("start", "duration") if seconds_in(label.get(name)) is None)
@@ -440,7 +440,7 @@ def remarks_on(cut: Cut) -> tuple[str, ...]:
 
 
 def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
-    """The files, and those of folders, by their contents; features and other manifests are ignored.
+    """Return the files, and those of folders, by their contents; features and other manifests are ignored.
 
     Raises DataError if a file is not a manifest, or there are neither cuts nor recordings.
     """
@@ -483,7 +483,7 @@ def joined(
     supervisions: Iterable[tuple[SupervisionSegment, str]],
     unread: Mapping[str, LeftOutLabels] | None = None,
 ) -> Iterator[ReadRecording]:
-    """A cut of each recording with its supervisions, which are kept in memory: they may be in any order.
+    """Yield a cut of each recording with its supervisions, which are kept in memory: they may be in any order.
 
     Each supervision has its file and line, or another place. Those that couldn't be read are in ``unread``, by
     recording, once all were read.
@@ -518,7 +518,7 @@ def _find_file(path: Path, folders: Iterable[Path]) -> Path:
 
 
 def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
-    """The files that a line names; none for a broken line."""
+    """Yield the files that a line names; none for a broken line."""
     with contextlib.suppress(KeyError, TypeError, DataError):
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"] if is_read else ():

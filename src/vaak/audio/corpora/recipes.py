@@ -59,13 +59,13 @@ class LhotseRecipe:
 
 
 def recipes() -> dict[str, LhotseRecipe]:
-    """All recipes of the installed Lhotse, by name. Raises UserError if it isn't installed."""
+    """Return all recipes of the installed Lhotse, by name. Raises UserError if it isn't installed."""
     return _import_recipes()[0]
 
 
 @functools.cache
 def _import_recipes() -> tuple[dict[str, LhotseRecipe], dict[str, str]]:
-    """All recipes of the installed Lhotse, by name, and why modules of others can't be imported."""
+    """Return all recipes of the installed Lhotse, by name, and why modules of others can't be imported."""
     with optional_import("recipes require lhotse", "audio"):
         import lhotse.recipes
     found: dict[str, LhotseRecipe] = {}
@@ -94,7 +94,7 @@ def recipe_named(name: str) -> LhotseRecipe:
 
 
 def _list_recipes(module: Any, name: str, exported: set[str]) -> Iterator[LhotseRecipe]:
-    """The recipes of a module: those it exports, or those named like it."""
+    """Yield the recipes of a module: those it exports, or those named like it."""
     own = {
         key: one for key, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__
     }
@@ -113,7 +113,7 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _corpus_parameter(function: Callable[..., Any]) -> str:
-    """The argument that is the corpus' folder: one of the usual names, or the first."""
+    """Return the argument that is the corpus' folder: one of the usual names, or the first."""
     names = list(_parameters(function))
     return next((name for name in CORPUS_PARAMETERS if name in names), names[0])
 
@@ -303,7 +303,7 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
 
 
 def _answer(request: urllib.request.Request) -> Any:
-    """The server's answer. If the range is refused because the part is complete, the whole file is requested."""
+    """Return the server's answer. If the range is refused because the part is complete, the whole file is requested."""
     try:
         return urllib.request.urlopen(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:

@@ -131,7 +131,7 @@ class TranscriptsReader(LayoutReader):
         return self._lists_of_splits() or {"train": [self.root]}
 
     def _lists_of_splits(self) -> dict[str, list[Path]]:
-        """The lists of the splits, such as filelists/train.txt; none if one of them names no recording."""
+        """Return the lists of the splits, such as filelists/train.txt; none if one of them names no recording."""
         there = [path for folder in (self.root, self.root / "filelists") for path in sorted(folder.glob("*"))]
         lists = [path for path in there if path.suffix.lower() in LISTS and split_named(path.stem)]
         named = by_split(lists, self.root)
@@ -179,7 +179,7 @@ class TranscriptsReader(LayoutReader):
 
 
 def _has_both(folder: Path) -> bool:
-    """Whether a folder has audio and texts."""
+    """Return whether a folder has audio and texts."""
     endings = [{*AUDIO_ENDINGS}, {*TRANSCRIPTS, *LISTS}]
     return all(any(path.suffix.lower() in own for path in folder.rglob("*")) for own in endings)
 
@@ -196,7 +196,7 @@ def _name_others(root: Path, folders: list[Path]) -> None:
 
 
 def _split_files(listing: Path, root: Path) -> tuple[list[File], list[File]]:
-    """The recordings below a root, and a list of some."""
+    """Return the recordings below a root, and a list of some."""
     audio = [one for one in files_in(root, root) if one.ending in AUDIO_ENDINGS]
     return audio, [File(PurePosixPath(listing.name), listing)]
 
@@ -402,13 +402,13 @@ def lists_speakers(file: Path) -> bool:
 
 
 def _find_column(key: str, header: list[str]) -> int | None:
-    """The column of a header that has one of a key's usual names."""
+    """Return the column of a header that has one of a key's usual names."""
     plain = [re.sub(r"[\W_]+", "_", cell.strip().lower()) for cell in header]
     return next((plain.index(name) for name in LABEL_NAMES[key] if name in plain), None)
 
 
 def _longest(rows: Iterator[list[str]]) -> int:
-    """The column whose cells are the longest, without the first."""
+    """Return the column whose cells are the longest, without the first."""
     lengths = Counter[int]()
     for row in rows:
         lengths.update({place: len(cell) for place, cell in enumerate(row) if place})

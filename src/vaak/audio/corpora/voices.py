@@ -153,7 +153,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
 
 
 def _ensure_folder(voice: Voice, texts: list[str], folder: Path) -> Path:
-    """The folder of the voice's sentences; they are made if they don't exist."""
+    """Return the folder of the voice's sentences; they are made if they don't exist."""
     try:
         synthesiser = importlib.metadata.version("espeakng-loader")
     except importlib.metadata.PackageNotFoundError:
@@ -188,7 +188,7 @@ def _write_sentences(voice: Voice, texts: list[str], folder: Path) -> None:
 
 
 def _cut(voice: Voice, path: Path, about: dict[str, Any]) -> MonoCut:
-    """A line of ``sentences.jsonl`` as a cut."""
+    """Return a line of ``sentences.jsonl`` as a cut."""
     from lhotse import MonoCut, Recording, SupervisionSegment
     from lhotse.audio import AudioSource
     from lhotse.supervision import AlignmentItem
@@ -282,13 +282,13 @@ def digits(number: int, rng: np.random.Generator) -> list[str]:
 
 
 def sentence(rng: np.random.Generator) -> str:
-    """A statement, question or request."""
+    """Return a statement, question or request."""
     text = _one(_KINDS, rng)(rng)
     return text[0].upper() + text[1:]
 
 
 def spelled(number: int) -> str:
-    """A number below a million in words.
+    """Return a number below a million in words.
 
     >>> spelled(40_312)
     'forty thousand three hundred and twelve'

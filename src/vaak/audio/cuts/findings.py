@@ -54,7 +54,7 @@ class Waveform:
 
 
 def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
-    """The findings on each cut; one that can't be read is left to whoever reads examples."""
+    """Yield the findings on each cut; one that can't be read is left to whoever reads examples."""
     for index in range(len(store)):
         cut = store[index]
         try:
@@ -128,7 +128,7 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
 
 
 def _stretches(cut: Cut, audio: AudioConfig) -> Iterator[tuple[int, np.ndarray]]:
-    """The samples of a cut at its own rate, some minutes at a time, each with the number of its first."""
+    """Yield the samples of a cut at its own rate, some minutes at a time, each with the number of its first."""
     rate = int(cut.sampling_rate)
     native, length = audio.model_copy(update={"sampling_rate": rate}), samples_in(cut.duration, rate)
     for first in range(0, length, SECONDS_AT_ONCE * rate):

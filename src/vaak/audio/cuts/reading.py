@@ -83,25 +83,25 @@ def read_segments(cut: Cut) -> tuple[Segment, ...]:
 
 
 def lacks_times(cut: Cut) -> bool:
-    """Whether it is known who speaks, but not when: its only supervision is marked so."""
+    """Return whether it is known who speaks, but not when: its only supervision is marked so."""
     labels = cut.supervisions
     return len(labels) == 1 and bool((labels[0].custom or {}).get(NO_TIMES))
 
 
 def is_labelled_throughout(cut: Cut) -> bool:
-    """Whether its only supervision is as long as the cut, to the last digit."""
+    """Return whether its only supervision is as long as the cut, to the last digit."""
     labels = cut.supervisions
     return len(labels) == 1 and labels[0].start == 0 and abs(labels[0].duration - cut.duration) < 1e-6
 
 
 def get_text(cut: Cut) -> str | None:
-    """The texts of the supervisions, by start, stripped; None if all are empty."""
+    """Return the texts of the supervisions, by start, stripped; None if all are empty."""
     texts = [(s.text or "").strip() for s in sorted(cut.supervisions, key=lambda s: s.start)]
     return " ".join(filter(None, texts)) or None
 
 
 def get_language(cut: Cut) -> str | None:
-    """The language of the supervisions; None if they have none, or several."""
+    """Return the language of the supervisions; None if they have none, or several."""
     said = {s.language or (s.custom or {}).get("language") for s in cut.supervisions}
     return said.pop() if len(said) == 1 else None
 
@@ -140,7 +140,7 @@ def merge_alignments(cut: Cut) -> Alignment | None:
 
 
 def read_uem(cut: Any) -> tuple[tuple[float, float], ...] | None:
-    """The annotated parts of the cut, if that isn't all of it (``custom["uem"]``)."""
+    """Return the annotated parts of the cut, if that isn't all of it (``custom["uem"]``)."""
     parts = (getattr(cut, "custom", None) or {}).get("uem")
     if parts is None:
         return None
@@ -149,7 +149,7 @@ def read_uem(cut: Any) -> tuple[tuple[float, float], ...] | None:
 
 
 def get_file(cut: Cut) -> str:
-    """The file that the cut is read from, or the first of several; for messages."""
+    """Return the file that the cut is read from, or the first of several; for messages."""
     parts: list[Any] = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
     recordings = [part.recording for part in parts if getattr(part, "recording", None) is not None]
     return next((str(source.source) for recording in recordings for source in recording.sources), "no file")
@@ -255,7 +255,7 @@ def channel_remarks(cut: Any, audio: AudioConfig) -> Iterator[tuple[str, str]]:
 
 
 def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
-    """A cut that is mixed, padded or transformed."""
+    """Return a cut that is mixed, padded or transformed."""
     entry = cut.to_dict()
     require_harmless(entry, cut.id)
     # Open each file with our reader first: its errors name the file and what to do.
@@ -298,7 +298,7 @@ def _our_files() -> Iterator[None]:
 
 @functools.cache
 def _backend() -> Any:
-    """A reader of audio for Lhotse; sources other than files are read by libsndfile."""
+    """Return a reader of audio for Lhotse; sources other than files are read by libsndfile."""
     from lhotse.audio.backend import LibsndfileBackend
 
     class VaakBackend(LibsndfileBackend):  # type: ignore[misc]
@@ -344,7 +344,7 @@ _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:|\||-$")
 
 
 def lhotse_object(entry: dict[str, Any], where: str) -> Any:
-    """The cut, recording or supervision in a line of a manifest; ``entry`` is modified.
+    """Return the cut, recording or supervision in a line of a manifest; ``entry`` is modified.
 
     Features are left out: Vaak makes its own. Raises DataError for a line that isn't one, and for what reading it
     could execute.
@@ -414,7 +414,7 @@ def require_file(kind: Any, where: str) -> None:
 
 
 def recordings_in(entry: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Every recording in a line, with whether its audio is read: custom fields may hold others."""
+    """Yield every recording in a line, with whether its audio is read: custom fields may hold others."""
     for part, is_read in _objects(entry):
         if "sources" in part and ("sampling_rate" in part or part is entry):
             yield part, is_read
@@ -438,5 +438,5 @@ def _objects(entry: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 def _is_stored(value: Any) -> bool:
-    """Whether this describes an array in a file, or features, which are one."""
+    """Return whether this describes an array in a file, or features, which are one."""
     return isinstance(value, dict) and "storage_type" in value

@@ -68,7 +68,7 @@ def attempted(name: str, read: Callable[[], ReadRecording]) -> ReadRecording:
 
 
 def header_remarks(header: Header) -> tuple[str, ...]:
-    """Whether a file has the length that its header says."""
+    """Return whether a file has the length that its header says."""
     return (OTHER_LENGTH,) if header.difference else ()
 
 
@@ -149,7 +149,7 @@ def label(cut: Any, labels: Sequence[Labelled]) -> None:
 
 
 def alignment_items(alignment: dict[str, list[Times]] | None) -> dict[str, Any] | None:
-    """An alignment as Lhotse has it; None if it is empty."""
+    """Return an alignment as Lhotse has it; None if it is empty."""
     from lhotse.supervision import AlignmentItem
 
     return {
@@ -159,7 +159,7 @@ def alignment_items(alignment: dict[str, list[Times]] | None) -> dict[str, Any] 
 
 
 def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[list[Labelled], list[str]]:
-    """The labels clipped at the recording's end, and a remark if any were beyond it.
+    """Return the labels clipped at the recording's end, and a remark if any were beyond it.
 
     Raises DataError if that is more than half of them: they are another recording's, or it is truncated.
     """
@@ -187,7 +187,7 @@ def usable_labels(
     duration: float,
     where: str,
 ) -> tuple[list[Label], list[str]]:
-    """The labels that have a length and begin in the recording; each other one is logged and gives a remark.
+    """Return the labels that have a length and begin in the recording; each other one is logged and gives a remark.
 
     ``times`` has when each label is, and its file and line, unless its segment knows it, or they are ``where``. Raises
     DataError if no label is left, and of any the times couldn't be read: speech isn't to be taken for silence.
@@ -218,7 +218,7 @@ def name_left_out(words: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def bad_times(start: float, end: float, duration: float = math.inf) -> str | None:
-    """Why a label from ``start`` to ``end`` can't be used; None if it can.
+    """Return why a label from ``start`` to ``end`` can't be used; None if it can.
 
     >>> bad_times(1, 2, 3), bad_times(1, 1)
     (None, 'from 1 to 1 s, has no length')
@@ -311,7 +311,7 @@ class LeftOut:
         self.messages.append(str(error))
 
     def contents(self, number: int) -> SplitContents:
-        """The utterances left out of a split that keeps ``number`` of them."""
+        """Return the utterances left out of a split that keeps ``number`` of them."""
         names = {kind: [one["name"] for one in own if one["name"]][:MOST_KEPT] for kind, own in self.listed.items()}
         return SplitContents("utterances", number, dict(self.counts), names)
 
@@ -324,7 +324,7 @@ class LeftOut:
 
 
 def is_without_speech(one: Any, recording: Any) -> bool:
-    """Whether the text of all of a recording is given as empty, and not only missing.
+    """Return whether the text of all of a recording is given as empty, and not only missing.
 
     Of several utterances in a recording, some may be without a text: those that nobody wrote down.
     """
@@ -332,7 +332,7 @@ def is_without_speech(one: Any, recording: Any) -> bool:
 
 
 def split_utterances(cut: Any) -> Iterator[Any]:
-    """A cut for each label, where there are several."""
+    """Yield a cut for each label, where there are several."""
     if len(cut.supervisions) < 2:
         yield cut
         return
@@ -356,5 +356,5 @@ def section(cut: Any, start: float, end: float) -> Any:
 
 
 def describe(cut: Any) -> str:
-    """The name and the file of an utterance, for messages."""
+    """Return the name and the file of an utterance, for messages."""
     return f"{cut.id} ({get_file(cut)})"

@@ -73,19 +73,19 @@ class CutSource:
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
-        """All of cut ``index``; nothing is drawn."""
+        """Return all of cut ``index``; nothing is drawn."""
         return CutSpan(index, 0, samples_in(self.durations[index], self.audio.sampling_rate))
 
     def hides_pauses(self, cut: int) -> bool:
-        """Whether the labels only say that there is speech, and pauses must be found."""
+        """Return whether the labels only say that there is speech, and pauses must be found."""
         return self.finds_speech and self.store.lacks_times(self.store[cut])
 
     def spoken(self, place: CutSpan) -> CutLabels:
-        """The labels of a cut."""
+        """Return the labels of a cut."""
         return read_labels(self.store, place.cut).spoken
 
     def at(self, place: CutSpan) -> LabelledAudio:
-        """A cut, read."""
+        """Return a cut, read."""
         labels = read_labels(self.store, place.cut)
         samples = self._cache.get(place.cut, lambda: read_samples(labels.cut, self.audio))
         found = labelled(samples, self.audio.sampling_rate, labels.spoken)
@@ -155,7 +155,7 @@ class WindowSource:
         self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: read_labels(store, cut, alignments))
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
-        """The position of window ``index``, shifted by ``rng``."""
+        """Return the position of window ``index``, shifted by ``rng``."""
         rate, length = self.audio.sampling_rate, samples_in(self.durations[index], self.audio.sampling_rate)
         begin, end = (samples_in(seconds, rate) for seconds in self.parts[index])
         first = samples_in(self.starts[index], rate)
@@ -173,11 +173,11 @@ class WindowSource:
         return CutSpan(int(self.cuts[index]), first, min(first + length, end))
 
     def hides_pauses(self, cut: int) -> bool:
-        """Whether the labels only say that there is speech, and pauses must be found."""
+        """Return whether the labels only say that there is speech, and pauses must be found."""
         return self.finds_speech and self._labels(cut).lack_times
 
     def spoken(self, place: CutSpan) -> CutLabels:
-        """The labels of a window.
+        """Return the labels of a window.
 
         A word or phone at its edge is cropped. The text is that of the words whose middle is in the window; without
         their times, it is known of whole cuts only.
@@ -196,7 +196,7 @@ class WindowSource:
         return CutLabels(f"{cut.id}@{start:.3f}", inside, text, None, labels.language, cropped_alignment)
 
     def at(self, place: CutSpan) -> LabelledAudio:
-        """A window, read."""
+        """Return a window, read."""
         cut = self._labels(place.cut).cut
         if self.all_fit:
             samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))[place.first : place.last]
@@ -240,7 +240,7 @@ def plan_windows(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray
 
 
 def read_labels(store: CutStore, index: int, alignments: bool = True) -> Labels:
-    """A cut's labels, with or without ``alignments``, separated from its audio."""
+    """Return a cut's labels, with or without ``alignments``, separated from its audio."""
     cut = store[index]
     alignment = merge_alignments(cut) if alignments else None
     spoken = CutLabels(cut.id, read_segments(cut), get_text(cut), read_uem(cut), get_language(cut), alignment)
@@ -254,7 +254,7 @@ def labelled(samples: np.ndarray, sampling_rate: int, spoken: CutLabels) -> Labe
 
 
 def at_its_pauses(audio: LabelledAudio) -> LabelledAudio:
-    """The audio with its one segment cut at its pauses; silence is unchanged."""
+    """Return the audio with its one segment cut at its pauses; silence is unchanged."""
     if not audio.segments:
         return audio
     speaker = audio.segments[0].speaker
@@ -274,7 +274,7 @@ class BoundedCache:
         self.arrays: OrderedDict[Hashable, np.ndarray] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array of ``key``, made if it isn't cached; the result of ``make`` then belongs to the cache."""
+        """Return the array of ``key``, made if it isn't cached; the result of ``make`` then belongs to the cache."""
         if key in self.arrays:
             self.arrays.move_to_end(key)
             return self.arrays[key]

@@ -73,12 +73,12 @@ class CutStore:
         return map(self.__getitem__, range(len(self)))
 
     def describe(self, index: int) -> str:
-        """The cut's name and file, for messages."""
+        """Return the cut's name and file, for messages."""
         cut = self[index]
         return f"{cut.id} ({get_file(cut)})"
 
     def lacks_times(self, cut: Cut) -> bool:
-        """Whether it is known who speaks in the cut, but not when.
+        """Return whether it is known who speaks in the cut, but not when.
 
         Raises DataError if a store of an earlier version doesn't tell: its labels don't say so.
         """

@@ -108,7 +108,7 @@ class Features:
         return self._shift / self.config.sampling_rate
 
     def num_frames(self, num_samples: int) -> int:
-        """The number of frames in this many samples."""
+        """Return the number of frames in this many samples."""
         if self.config.mel is not None:
             return self.config.mel.num_frames(num_samples)
         if not self.config.snip_edges:
@@ -119,7 +119,7 @@ class Features:
         return self.batch([samples])[0]
 
     def batch(self, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The features of each recording, made together on the device in bounded memory.
+        """Return the features of each recording, made together on the device in bounded memory.
 
         Raises UserError for samples of several channels, or of a kind whose scale isn't known.
         """
@@ -152,17 +152,17 @@ class Features:
         return self.read_section(0, num_frames, len(samples), partial(_part, samples))
 
     def num_windows(self, num_samples: int) -> int:
-        """The number of whole windows, which are frames, in a section of ``num_samples``."""
+        """Return the number of whole windows, which are frames, in a section of ``num_samples``."""
         return max(0, 1 + (num_samples - self._length) // self._shift)
 
     def num_samples(self, num_windows: int) -> int:
-        """The length of a section of ``num_windows``."""
+        """Return the length of a section of ``num_windows``."""
         return (num_windows - 1) * self._shift + self._length
 
     def pieces(
         self, read: Callable[[int, int], np.ndarray], num_samples: int, frames_per_piece: int = 60_000
     ) -> Iterator[np.ndarray]:
-        """The features of one recording of any length in consecutive pieces, equal to those of the whole.
+        """Yield the features of one recording of any length in consecutive pieces, equal to those of the whole.
 
         ``read(first, last)`` gives these samples of it; pieces overlap in a part of a window. Raises ValueError with
         ``pitch``: F0 depends on the whole recording.
@@ -238,7 +238,7 @@ class Features:
         return features if masks is None else masked_on_device(features, masks, num_frames)
 
     def _features_of_windows(self, windows: Tensor) -> Tensor:
-        """The features ``(frame, dims)`` of windows ``(frame, time)``."""
+        """Return the features ``(frame, dims)`` of windows ``(frame, time)``."""
         if self.config.mel is not None:
             spectra = self._layer.spectra(windows)
             mel: Tensor = self._layer.to_mel(self._layer.strengths(spectra))
@@ -336,7 +336,7 @@ def one_channel(samples: np.ndarray) -> np.ndarray:
 
 
 def dithered(samples: np.ndarray, dither: float, rng: np.random.Generator) -> np.ndarray:
-    """The samples ``(time,)`` with Gaussian noise of this standard deviation; 0 draws nothing.
+    """Return the samples ``(time,)`` with Gaussian noise of this standard deviation; 0 draws nothing.
 
     Differs: Kaldi draws noise for each window; here, as in Lhotse, windows that overlap see the same noise.
     """

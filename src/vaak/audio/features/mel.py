@@ -30,7 +30,7 @@ SMALLEST_WEIGHT = 1e-8
 
 
 def mel_filters(config: MelConfig) -> np.ndarray:
-    """The weights of the triangular filters, ``(n_mels, n_fft // 2 + 1)`` float64."""
+    """Return the weights of the triangular filters, ``(n_mels, n_fft // 2 + 1)`` float64."""
     edges = np.array(config.edges())
     bins = np.linspace(0, config.sampling_rate / 2, config.num_bins)
     rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
@@ -60,7 +60,7 @@ class MelSpectrogram(nn.Module):
         self._inverse_filters: Tensor | None = None
 
     def inverse_filters(self) -> Tensor:
-        """The pseudoinverse of the filters, ``(n_fft // 2 + 1, n_mels)``; computing it synchronizes a GPU."""
+        """Return the pseudoinverse of the filters, ``(n_fft // 2 + 1, n_mels)``; computing it synchronizes a GPU."""
         if self._inverse_filters is None or self._inverse_filters.device != self.filters.device:
             self._inverse_filters = torch.linalg.pinv(self.filters)
         return self._inverse_filters
@@ -73,7 +73,7 @@ class MelSpectrogram(nn.Module):
         return self.strengths(self.stft(samples))
 
     def energy(self, samples: Tensor) -> Tensor:
-        """The norm of each frame's magnitudes, ``(..., frame)``.
+        """Return the norm of each frame's magnitudes, ``(..., frame)``.
 
         Source: Ren et al. 2021, "FastSpeech 2: Fast and High-Quality End-to-End Text to Speech", section 2.3.
         """
@@ -85,7 +85,7 @@ class MelSpectrogram(nn.Module):
         return magnitudes.square() if self.config.spectrum == "power" else magnitudes
 
     def to_mel(self, linear: Tensor) -> Tensor:
-        """The mel spectrogram of a linear one."""
+        """Return the mel spectrogram of a linear one."""
         # The logarithm magnifies rounding errors in quiet bins, so no half precision here.
         with torch.autocast(linear.device.type, enabled=False):
             mel = linear.to(self.filters.dtype) @ self.filters.T
@@ -95,7 +95,7 @@ class MelSpectrogram(nn.Module):
         return mel.log() if self.config.log == "natural" else mel.log10()
 
     def without_log(self, mel: Tensor) -> Tensor:
-        """The inverse of the logarithm of ``to_mel``, above the floor."""
+        """Return the inverse of the logarithm of ``to_mel``, above the floor."""
         if self.config.log == "none":
             return mel
         return mel.exp() if self.config.log == "natural" else 10**mel
@@ -109,7 +109,7 @@ class MelSpectrogram(nn.Module):
         return self.spectra(padded.unfold(-1, self.config.n_fft, self.config.hop_length))
 
     def spectra(self, frames: Tensor) -> Tensor:
-        """The complex spectra of sections of ``n_fft`` samples, ``(..., frame, n_fft)``."""
+        """Return the complex spectra of sections of ``n_fft`` samples, ``(..., frame, n_fft)``."""
         with torch.autocast(frames.device.type, enabled=False):
             spectra: Tensor = torch.fft.rfft(frames * self.window)
         return spectra
@@ -140,7 +140,7 @@ class MelSpectrogram(nn.Module):
 
 
 def compute_energy(spectra: Tensor) -> Tensor:
-    """The norm of each frame's magnitudes, ``(..., frame)``, of complex spectra ``(..., frame, bin)``."""
+    """Return the norm of each frame's magnitudes, ``(..., frame)``, of complex spectra ``(..., frame, bin)``."""
     energy: Tensor = torch.linalg.vector_norm(spectra, dim=-1)
     return energy
 

@@ -69,7 +69,7 @@ def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfi
 
 
 def _without_hum(samples: np.ndarray, sampling_rate: int, times: int) -> np.ndarray:
-    """The samples, ``times`` as many, without their lowest frequencies, and without delay."""
+    """Return the samples, ``times`` as many, without their lowest frequencies, and without delay."""
     # At least 50 ms of zeros: filtering by FFT is circular, and the end would leak into the beginning.
     size = 1 << (len(samples) + sampling_rate // 20).bit_length()
     frequencies = np.fft.rfftfreq(size, 1 / sampling_rate)
@@ -119,7 +119,7 @@ def _candidates(differences: np.ndarray, shortest: int) -> tuple[np.ndarray, np.
 
 
 def _best_path(octaves: np.ndarray, costs: np.ndarray, unvoiced: float, steps: float) -> np.ndarray:
-    """The candidate of each frame on the path of least cost; the number of candidates where it is unvoiced.
+    """Return the candidate of each frame on the path of least cost; the number of candidates where it is unvoiced.
 
     ``octaves`` are logarithms of periods, ``costs`` those of the candidates, both ``(frame, candidate)``; ``unvoiced``
     costs a frame without one; frames are ``steps`` times 10 ms apart.
@@ -147,7 +147,7 @@ def _best_path(octaves: np.ndarray, costs: np.ndarray, unvoiced: float, steps: f
 
 
 def phoneme_means(values: np.ndarray, durations: np.ndarray, counted: np.ndarray | None = None) -> np.ndarray:
-    """The mean value of the frames of each phoneme, ``(phoneme,)`` float32.
+    """Return the mean value of the frames of each phoneme, ``(phoneme,)`` float32.
 
     ``durations`` ``(phoneme,)`` are in frames, and add up to those of ``values`` ``(frame,)``. Only frames that are
     ``counted`` ``(frame,)`` do; where a phoneme has none, its mean is 0. Of F0, count what is voiced: ``values > 0``.

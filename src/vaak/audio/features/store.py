@@ -144,7 +144,7 @@ def _artifact_in(folder: Path) -> Artifact:
 
 
 def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
-    """A hash of the recordings and of every option that their features depend on."""
+    """Return a hash of the recordings and of every option that their features depend on."""
     absent = {name for name in LATER_OPTIONS if getattr(audio, name) is None}
     options = audio.model_dump(mode="json", exclude=WITHOUT_EFFECT | absent)
     return compute_fingerprint({"format": STORE_FORMAT, "source": source.fingerprint, "options": options})
@@ -161,7 +161,7 @@ class _Extraction:
     shards: list[range]
 
     def path(self, number: int) -> Path:
-        """The path of a shard."""
+        """Return the path of a shard."""
         return _shard_path(self.folder, number)
 
     def lacking(self) -> str | None:
@@ -179,7 +179,7 @@ class _Extraction:
         return f"{self.path(missing[0])}: this is truncated" if missing else None
 
     def missing(self, dims: int) -> list[int]:
-        """The numbers of the shards that are missing or incomplete."""
+        """Return the numbers of the shards that are missing or incomplete."""
         found = []
         for number, indices in enumerate(self.shards):
             try:
@@ -271,7 +271,7 @@ TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dty
 
 
 def lilcom_module() -> Any:
-    """The codec, by Lhotse. Raises UserError if it isn't installed."""
+    """Return the codec, by Lhotse. Raises UserError if it isn't installed."""
     try:
         from lhotse.features.io import get_lilcom_module
 
@@ -425,7 +425,7 @@ class _Readable:
 
 
 def extract_cuts(store: CutStore, audio: AudioConfig, device: str, *, skip_bad: bool) -> FeatureStore:
-    """The features of whole cuts, made in ``audio.storage_path`` unless they exist.
+    """Return the features of whole cuts, made in ``audio.storage_path`` unless they exist.
 
     With ``skip_bad``, cuts that can't be read are skipped with a warning. Raises DataError for it otherwise, and what
     ``extract`` raises.
@@ -436,7 +436,7 @@ def extract_cuts(store: CutStore, audio: AudioConfig, device: str, *, skip_bad: 
 
 
 def stored_cuts(store: CutStore, audio: AudioConfig) -> FeatureStore | None:
-    """The features that ``extract_cuts`` has made of the cuts; None if there are none."""
+    """Return the features that ``extract_cuts`` has made of the cuts; None if there are none."""
     folder = _folder(audio) / feature_fingerprint(CutSource(store, audio), audio)
     try:
         return FeatureStore(folder)

@@ -36,7 +36,7 @@ TIMES_BY_TIER = {"IntervalTier": 2, "TextTier": 1}
 
 
 def read_textgrid(path: str | Path, *, keep_empty: bool = False, keep_bad: bool = False) -> dict[str, list[Interval]]:
-    """The intervals and points of each tier that have a text; tiers of one name are one.
+    """Return the intervals and points of each tier that have a text; tiers of one name are one.
 
     With ``keep_empty``, intervals without a text too, which are the pauses of an aligner. Raises DataError with file
     and line; with ``keep_bad``, an interval whose times can't be used is given, with its problem.
@@ -85,7 +85,7 @@ class _Values:
         self.values = _values(_read_text(path), path)
 
     def next(self, what: str) -> str:
-        """The next value, unparsed. Raises DataError if there is none."""
+        """Return the next value, unparsed. Raises DataError if there is none."""
         try:
             self.where, value = next(self.values)
         except StopIteration:
@@ -115,7 +115,7 @@ class _Values:
 
 
 def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:
-    """Each value and its position: text in quotes or ``<>``, a number, after ``=``, or alone on its line."""
+    """Yield each value and its position: text in quotes or ``<>``, a number, after ``=``, or alone on its line."""
     line, counted, is_behind_equals = 1, 0, False
     for token in TEXTGRID_TOKEN.finditer(text):
         word, start = token[0], token.start()
@@ -132,7 +132,7 @@ def _is_alone(text: str, token: re.Match[str]) -> bool:
 
 
 def _read_text(path: str | Path) -> str:
-    """The file's text, lines ending with a newline; Praat writes UTF-8 or UTF-16. Raises DataError."""
+    """Return the file's text, lines ending with a newline; Praat writes UTF-8 or UTF-16. Raises DataError."""
     content = read_content(path)
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         try:
@@ -204,7 +204,7 @@ def to_segments(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
 
 
 def to_tiers(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
-    """A tier for each speaker."""
+    """Return a tier for each speaker."""
     tiers: dict[str, list[Interval]] = {}
     for start, end, speaker in merged(segments):
         tiers.setdefault(speaker, []).append(Interval(start, end, speaker))
@@ -229,7 +229,7 @@ LeftOutLabels = list[tuple[str, str]]
 
 
 def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLabels | None = None) -> Alignment:
-    """The alignment in a file; in a CTM, that of the ``recording``, or of the only one.
+    """Return the alignment in a file; in a CTM, that of the ``recording``, or of the only one.
 
     Where ``left_out`` is given, words and phones without times that can be used go there. Raises DataError, naming the
     file, for one that has no alignment, for intervals that overlap, and without ``left_out`` for times that can't be.
@@ -253,7 +253,7 @@ def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLa
 
 
 def read_ctm_alignments(path: Path) -> dict[str, tuple[Alignment, LeftOutLabels]]:
-    """The words of each recording of a CTM, and those that can't be used. Raises DataError."""
+    """Return the words of each recording of a CTM, and those that can't be used. Raises DataError."""
     found: dict[str, tuple[Alignment, LeftOutLabels]] = {}
     for name, words in _read_ctm_words(path, keep_bad=True).items():
         left_out: LeftOutLabels = []
@@ -273,7 +273,7 @@ def _read_ctm_words(path: Path, keep_bad: bool) -> dict[str, list[Interval]]:
 
 
 def parse_alignment(value: Any, where: str, left_out: LeftOutLabels | None = None) -> Alignment:
-    """The alignment that JSON describes. Raises DataError, beginning with ``where``, for anything else.
+    """Return the alignment that JSON describes. Raises DataError, beginning with ``where``, for anything else.
 
     Where ``left_out`` is given, words and phones without times that can be used go there.
     """
@@ -320,7 +320,7 @@ def _read_alignment_textgrid(path: Path, left_out: LeftOutLabels | None) -> Alig
 
 
 def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftOutLabels | None = None) -> Alignment:
-    """The tiers by start, with one name for pauses, without points.
+    """Return the tiers by start, with one name for pauses, without points.
 
     Where ``left_out`` is given, intervals that overlap or have no times that can be used, and points, go there, but for
     pauses; where nothing else is left, that is a DataError. Without it, raises DataError where intervals overlap, and
@@ -362,7 +362,7 @@ def _lose(one: Interval, problem: str, where: str, left_out: LeftOutLabels | Non
 
 
 def _find_problem(interval: Interval, tier: str) -> str:
-    """Why the times of an interval are impossible; empty if they are valid."""
+    """Return why the times of an interval are impossible; empty if they are valid."""
     start, end, _ = interval
     if (problem := getattr(interval, "problem", "")) or 0 <= start <= end < math.inf:
         return str(problem)

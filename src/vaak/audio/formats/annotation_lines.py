@@ -59,11 +59,11 @@ class Line:
             )
 
     def number(self, index: int, what: str) -> float:
-        """A field as a finite number. Raises DataError."""
+        """Return a field as a finite number. Raises DataError."""
         return parse_number(self.fields[index], what, self.where)
 
     def seconds(self, index: int, what: str) -> float:
-        """A field as seconds, 0 or more. Raises DataError."""
+        """Return a field as seconds, 0 or more. Raises DataError."""
         return parse_seconds(self.fields[index], what, self.where)
 
     def times(self, index: int, second: str, keep_bad: bool) -> tuple[float, float, str]:
@@ -78,14 +78,14 @@ class Line:
         return start, end, problem or second_problem
 
     def name(self, index: int, what: str) -> str:
-        """A field as a name. Raises DataError if it is empty."""
+        """Return a field as a name. Raises DataError if it is empty."""
         if self.fields[index] == MISSING:
             raise DataError(f"{self.where}: the {what} is empty ({MISSING})")
         return self.fields[index]
 
 
 def parse_number(text: str, what: str, where: str) -> float:
-    """A finite number. Raises DataError."""
+    """Return a finite number. Raises DataError."""
     try:
         # Python's float also accepts 1_000 and digits of other scripts, which other tools don't.
         value = float(text) if text.isascii() and "_" not in text else math.nan
@@ -119,7 +119,7 @@ def read_seconds(text: str, what: str, where: str, keep_bad: bool) -> tuple[floa
 
 
 def read_lines(path: str | Path) -> Iterator[Line]:
-    """The lines of a file without blank ones. Raises DataError if it can't be read or isn't UTF-8."""
+    """Yield the lines of a file without blank ones. Raises DataError if it can't be read or isn't UTF-8."""
     for number, content in enumerate(read_content(path).split(b"\n"), start=1):
         where = f"{path}:{number}"
         fields = [decoded(field, where) for field in content.split()]
@@ -128,7 +128,7 @@ def read_lines(path: str | Path) -> Iterator[Line]:
 
 
 def read_content(path: str | Path) -> bytes:
-    """The text of a file, without UTF-8's byte order mark. Raises DataError."""
+    """Return the text of a file, without UTF-8's byte order mark. Raises DataError."""
     try:
         require_file(Path(path))
         return Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
@@ -162,7 +162,7 @@ class LineFormat(NamedTuple):
     recording: int = 0
 
     def find_recording(self, line: Line, before: str) -> str:
-        """The recording of an unreadable line: the one that it names, else the one ``before``."""
+        """Return the recording of an unreadable line: the one that it names, else the one ``before``."""
         says = len(line.fields) > self.recording and line.fields[self.recording] != MISSING
         return line.fields[self.recording] if says and len(line.fields) <= self.fields[1] else before
 
@@ -173,7 +173,7 @@ def _read_labels(
     parse: Callable[[Line, bool], tuple[str, Label] | None],
     unread: Callable[[], Label] | None,
 ) -> dict[str, list[Label]]:
-    """The labels of each recording, as ``parse(line, keep_bad)`` reads a line; None is none.
+    """Return the labels of each recording, as ``parse(line, keep_bad)`` reads a line; None is none.
 
     Raises DataError for a line that can't be read; with ``unread``, which makes a label that stands for it, that has
     the problem, and only a file without any other line is an error.
@@ -250,7 +250,7 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
 
 
 def _explain_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
-    """Why a file of a folder isn't read; empty if it is."""
+    """Return why a file of a folder isn't read; empty if it is."""
     if any(part.startswith(".") for part in file.relative_to(folder).parts):
         # ._call.rttm of a Mac's disk.
         return "hidden"
@@ -274,7 +274,7 @@ NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 
 def name_recordings(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:
-    """A unique name for each file, the same in every command and format, so that what they write joins.
+    """Return a unique name for each file, the same in every command and format, so that what they write joins.
 
     Names are valid in RTTM, CTM and STM: the file's without its ending, blanks replaced; or its part before the first
     dot, where that is ``known`` (``ES2002a`` of ``ES2002a.Mix-Headset.wav``). Files of one name in several folders have
@@ -304,7 +304,7 @@ def name_recordings(files: Collection[Path], known: Collection[str] = ()) -> dic
 
 
 def _to_field(text: str) -> str:
-    """The text as a field of RTTM.
+    """Return the text as a field of RTTM.
 
     >>> _to_field("board meeting 3"), _to_field("; draft"), _to_field("<NA>")
     ('board_meeting_3', '_;_draft', '_<NA>')
@@ -347,7 +347,7 @@ OTHER_TYPES = {
 
 
 def read_rttm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Segment]]:
-    """The segments of each recording in the order of the file, overlaps of one speaker too.
+    """Return the segments of each recording in the order of the file, overlaps of one speaker too.
 
     A folder gives those of all its files ``*.rttm``. Raises DataError with file and line; with ``keep_bad``, a segment
     that can't be read is given, with its problem.
@@ -418,7 +418,7 @@ UEM = LineFormat((4, 4, "a line of a UEM"))
 
 
 def read_uem(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Region]]:
-    """The parts of each recording that count, in seconds, in the order of the file.
+    """Return the parts of each recording that count, in seconds, in the order of the file.
 
     A folder gives those of all its files ``*.uem``. Raises DataError with file and line; with ``keep_bad``, a part
     that can't be read is given, with its problem.
@@ -480,7 +480,7 @@ class PlacedWord(Word):
 
 
 def read_ctm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[PlacedWord]]:
-    """The words of each recording in the order of the file.
+    """Return the words of each recording in the order of the file.
 
     A folder gives those of all its files ``*.ctm``. Raises DataError with file and line; with ``keep_bad``, a word
     that can't be read is given, with its problem.

@@ -74,7 +74,7 @@ def read_subtitles(text: str, where: str) -> Segments:
 
 
 def _plain(line: str) -> str:
-    """A line of a subtitle without tags."""
+    """Return a line of a subtitle without tags."""
     return " ".join(html.unescape(_TAG.sub("", line)).split())
 
 

@@ -73,7 +73,7 @@ class Piece(NamedTuple):
         return Piece(samples, 0, len(samples))
 
     def at_speed(self, factor: float) -> Piece:
-        """The piece, ``factor`` times as fast and as high."""
+        """Return the piece, ``factor`` times as fast and as high."""
         if factor == 1.0:
             return self
         return Piece(at_speed(self.samples, factor), round(self.first / factor), round(self.last / factor))
@@ -89,11 +89,11 @@ class Utterances(Protocol):
     def __len__(self) -> int: ...
 
     def get_speaker(self, index: int) -> int:
-        """The number of the utterance's speaker in ``speaker_names``."""
+        """Return the number of the utterance's speaker in ``speaker_names``."""
         ...
 
     def pieces(self, index: int) -> list[Piece]:
-        """The segments of speech of an utterance. Raises DataError, naming the file."""
+        """Return the segments of speech of an utterance. Raises DataError, naming the file."""
         ...
 
 
@@ -218,7 +218,7 @@ def at_speed_name(speaker: str, factor: float) -> str:
 
 
 def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, ...]:
-    """The names of the speakers at these speeds, sorted; without speeds, unchanged."""
+    """Return the names of the speakers at these speeds, sorted; without speeds, unchanged."""
     return tuple(sorted(at_speed_name(speaker, factor) for speaker in speakers for factor in factors or (1.0,)))
 
 
@@ -262,7 +262,7 @@ class CutUtterances:
         return cut_pieces(samples, self._regions[index], self.sampling_rate)
 
     def _levelled(self, index: int) -> np.ndarray:
-        """The utterance with its speech at one level; the regions of speech are remembered."""
+        """Return the utterance with its speech at one level; the regions of speech are remembered."""
         cut = self.store[index]
         audio = read_cut(cut, self.audio)
         times = [(segment.start, segment.end) for segment in audio.segments]
@@ -315,7 +315,7 @@ class SpokenArrays:
         return self._pieces[index]
 
     def _levelled(self, samples: np.ndarray, speaker: str) -> list[Piece]:
-        """The stretches of speech of an utterance."""
+        """Return the stretches of speech of an utterance."""
         found = np.asarray(samples, np.float32)
         if found.ndim != 1:
             raise UserError(f"an utterance of {speaker} has the shape {found.shape}; expected (time,)")

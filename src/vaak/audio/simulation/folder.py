@@ -130,7 +130,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
-    """The manifest so far; a partial line of a killed process is cut off.
+    """Return the manifest so far; a partial line of a killed process is cut off.
 
     Raises UserError for a line that was changed.
     """

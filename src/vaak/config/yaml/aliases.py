@@ -53,7 +53,7 @@ class SectionShortcuts:
 
 
 def model_type_given(layers: Sequence[PlacedDict]) -> Placed | None:
-    """The type of model that the last layer which has one gives."""
+    """Return the type of model that the last layer which has one gives."""
     paths = (("model_type",), ("model", "model_type"))
     given = [found for layer in layers for path in paths if (found := find(layer, path)) is not None]
     return given[-1] if given else None
@@ -120,13 +120,13 @@ PRECISION_FLAGS = ({"fp16", "bf16"}, {"training.fp16", "training.bf16"})
 
 
 def flat_names(experiment: SectionType) -> dict[str, str]:
-    """The names of ``training:``, which are understood at the top level too."""
+    """Return the names of ``training:``, which are understood at the top level too."""
     training = get_section(get_annotation(experiment, "training")) or TrainingConfig
     return {name: f"training.{name}" for name in training.model_fields}
 
 
 def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
-    """Every alias of one option, dotted, with its canonical name; ``of_task`` are the task's own."""
+    """Return every alias of one option, dotted, with its canonical name; ``of_task`` are the task's own."""
     inside = {f"training.{alias}": name for alias, name in LOOP_OPTIONS.items()}
     return {**LOOP_OPTIONS, **inside, **ELSEWHERE, **of_task}
 
@@ -149,7 +149,7 @@ class Spellings:
         self.names = {**{alias: [name] for alias, name in single.items()}, **inside}
 
     def find_annotation(self, name: str) -> Any:
-        """The type of an option by its canonical name; Any where nothing is known."""
+        """Return the type of an option by its canonical name; Any where nothing is known."""
         annotation: Any = self.experiment
         for key in split_key(name):
             section = get_section(annotation)
@@ -157,7 +157,7 @@ class Spellings:
         return annotation
 
     def _inside(self, section: str) -> Iterable[tuple[str, list[str]]]:
-        """The options of a section that stands for others, each with its dotted names in all that have it."""
+        """Return the options of a section that stands for others, each with its dotted names in all that have it."""
         options: dict[str, list[str]] = {}
         for target in self.sides.targets[section]:
             kind = get_section(self.find_annotation(target))

@@ -40,7 +40,7 @@ def _kept(tell: Callable[P, T]) -> Callable[P, T]:
 
 @_kept
 def alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union; of another annotation, itself."""
+    """Return the types of a union; of another annotation, itself."""
     if typing.get_origin(annotation) is typing.Annotated:
         return alternatives(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -50,7 +50,7 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 
 @_kept
 def get_section(annotation: Any) -> SectionType | None:
-    """The section that an annotation holds, alone or or-ed with None."""
+    """Return the section that an annotation holds, alone or or-ed with None."""
     for kind in alternatives(annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -59,7 +59,7 @@ def get_section(annotation: Any) -> SectionType | None:
 
 @_kept
 def get_item_annotation(annotation: Any) -> Any | None:
-    """The annotation of the items of ``tuple[X, ...]``, or None for anything else."""
+    """Return the annotation of the items of ``tuple[X, ...]``, or None for anything else."""
     for kind in alternatives(annotation):
         arguments = typing.get_args(kind)
         if typing.get_origin(kind) is tuple and arguments[1:] == (Ellipsis,):
@@ -69,7 +69,7 @@ def get_item_annotation(annotation: Any) -> Any | None:
 
 @_kept
 def get_value_annotation(annotation: Any) -> Any | None:
-    """The annotation of the values of ``dict[str, X]``, or None for anything else."""
+    """Return the annotation of the values of ``dict[str, X]``, or None for anything else."""
     for kind in alternatives(annotation):
         if typing.get_origin(kind) is dict:
             return typing.get_args(kind)[1]
@@ -85,19 +85,19 @@ def allows_none(annotation: Any) -> bool:
 
 
 def bare_field(section: SectionType) -> str | None:
-    """The field that a bare value stands for."""
+    """Return the field that a bare value stands for."""
     return getattr(section, "bare", None)
 
 
 def get_annotation(section: SectionType | None, key: str) -> Any:
-    """The annotation of a section's field; Any where nothing is known."""
+    """Return the annotation of a section's field; Any where nothing is known."""
     field = section.model_fields.get(key) if section else None
     return field.annotation if field else Any
 
 
 @_kept
 def types_reading(section: SectionType, name: str) -> tuple[str, ...]:
-    """The types of its section that read an option; empty if all do."""
+    """Return the types of its section that read an option; empty if all do."""
     field = section.model_fields.get(name)
     extra = field.json_schema_extra if field else None
     reading = (
@@ -198,7 +198,7 @@ def is_users_type(section: SectionType, section_type: Any) -> bool:
 
 
 def own_types(section: SectionType) -> tuple[Any, ...]:
-    """The types that a section knows the options of."""
+    """Return the types that a section knows the options of."""
     if issubclass(section, ExtensibleSection):
         return section.own_types
     return typing.get_args(get_annotation(section, "type"))
@@ -223,14 +223,14 @@ _BOUNDS = {
 
 
 def resolved(schema: Schema, root: Schema) -> Schema:
-    """The schema itself in place of a reference to it."""
+    """Return the schema itself in place of a reference to it."""
     while "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     return schema
 
 
 def schema_at(root: Schema, path: Sequence[str | int]) -> Schema | None:
-    """The schema of the value at a path of a configuration, or None if nothing is known."""
+    """Return the schema of the value at a path of a configuration, or None if nothing is known."""
     schema: Schema | None = root
     for key in path:
         if schema is None:
@@ -307,7 +307,7 @@ def is_within_bounds(number: float, schema: Schema, root: Schema) -> bool:
 
 
 def choices(schema: Schema, root: Schema) -> list[Any]:
-    """The values of an enumeration, alone or among other types."""
+    """Return the values of an enumeration, alone or among other types."""
     schema = resolved(schema, root)
     nested = [choice for option in schema.get("anyOf", ()) for choice in choices(option, root)]
     return [*schema.get("enum", []), *([schema["const"]] if "const" in schema else []), *nested]

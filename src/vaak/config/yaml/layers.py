@@ -152,7 +152,7 @@ def read_layers(
 
 
 def get_folder(place: YamlPlace | None) -> Path:
-    """The folder that relative names at this place refer to: the file's, or the current one."""
+    """Return the folder that relative names at this place refer to: the file's, or the current one."""
     if place is None or place == COMMAND_LINE:
         return Path()
     return find_owning_run(Path(place.file)) or Path(place.file).parent
@@ -185,7 +185,7 @@ class Merger:
         return Placed(PlacedDict(kept, place), place)
 
     def _items(self, upper: PlacedDict, lower: PlacedList, annotation: Any, path: str) -> PlacedList | None:
-        """The list with some items replaced or added at its end; None if a key is not an index of it."""
+        """Return the list with some items replaced or added at its end; None if a key is not an index of it."""
         items = [one for _, one in entries(lower)]
         if not all(key.isdecimal() for key in upper):
             return None
@@ -223,7 +223,7 @@ def fill_items(items: PlacedDict, field: FieldInfo) -> Any:
 
 
 def merge_all(layers: Iterable[PlacedDict], annotation: Any) -> tuple[PlacedDict, list[Problem]]:
-    """All layers, the first lowest, and which of the user's options were dropped on the way."""
+    """Return all layers, the first lowest, and which of the user's options were dropped on the way."""
     merger = Merger()
     tree = Placed(PlacedDict())
     for layer in layers:

@@ -71,7 +71,7 @@ def code_in_options(values: Any) -> set[str]:
 
 
 def _references(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every place that may name a class: the task, and each section with a ``type``."""
+    """Yield every place that may name a class: the task, and each section with a ``type``."""
     if isinstance(values.get("task"), str):
         yield ("task",), values["task"]
     waiting: list[tuple[tuple[str, ...], Any]] = [((), values)]

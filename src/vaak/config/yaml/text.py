@@ -59,7 +59,7 @@ _MOST_DIGITS = 4000
 
 
 def plain_scalar(text: str) -> Scalar:
-    """The value of a scalar written without quotes.
+    """Return the value of a scalar written without quotes.
 
     >>> [plain_scalar(text) for text in ("2e-4", "no", "12", "true", "~", "1.5.2")]
     [0.0002, 'no', 12, True, None, '1.5.2']
@@ -81,7 +81,7 @@ def plain_scalar(text: str) -> Scalar:
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
-    """The text with ``${NAME}`` and ``${NAME:-default}`` replaced; ``$${`` stands for ``${``.
+    """Return the text with ``${NAME}`` and ``${NAME:-default}`` replaced; ``$${`` stands for ``${``.
 
     An empty variable takes the default, as in a shell. A variable whose name looks secret is refused, since values
     are shown and stored with the run.
@@ -135,7 +135,7 @@ _EVENTS_OF: dict[str, list[Any]] = {}
 
 
 def read_yaml(path: Path | str, doubt: Doubt | None = None) -> PlacedDict:
-    """The mapping in a YAML file, with its places; ``doubt`` is why that isn't the user's own, if it isn't.
+    """Return the mapping in a YAML file, with its places; ``doubt`` is why that isn't the user's own, if it isn't.
 
     Raises ConfigError if it can't be read, is empty, is not a mapping, or is not YAML.
     """
@@ -161,7 +161,7 @@ def read_yaml(path: Path | str, doubt: Doubt | None = None) -> PlacedDict:
 
 
 def read_value(text: str, key: str) -> Any:
-    """The value of ``key=value`` on the command line, read as YAML.
+    """Return the value of ``key=value`` on the command line, read as YAML.
 
     Raises ConfigError if it is not YAML.
     """
@@ -204,7 +204,7 @@ class _Composer:
         self.num_levels = 0
 
     def compose(self, text: str) -> Any:
-        """The values of the one document in a text; None if there is none. Raises ConfigError."""
+        """Return the values of the one document in a text; None if there is none. Raises ConfigError."""
         tree, self.events = None, _events(text)
         is_first = True
         try:
@@ -237,7 +237,7 @@ class _Composer:
         return Problem(self.find_place(mark.line + 1 if mark else 1), "", f"not valid YAML: {what}{hint}")
 
     def _value(self, event: Any, place: YamlPlace, key: str) -> Any:
-        """The value that begins with this event; ``place`` is its key's, or where it begins."""
+        """Return the value that begins with this event; ``place`` is its key's, or where it begins."""
         self._count(1, place)
         if isinstance(event, AliasEvent):
             target = self.anchors.get(event.anchor)
@@ -336,7 +336,7 @@ _SAFE_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
 
 
 def yaml_text(value: dict[str, Any], indent: int = 0) -> str:
-    """A mapping as lines; mappings and lists of mappings in blocks, all else on one line.
+    """Return a mapping as lines; mappings and lists of mappings in blocks, all else on one line.
 
     >>> print(yaml_text({"lr": 0.001, "betas": [0.9, 0.999], "groups": [{"match": "head"}], "notes": None}), end="")
     lr: 0.001
@@ -360,7 +360,7 @@ def entry_text(key: str, value: Any, indent: int = 0) -> str:
 
 
 def flow_text(value: Any, key: str = "") -> str:
-    """A value on one line; ``key`` is its option's, by which a reference to a secret is told from other text."""
+    """Return a value on one line; ``key`` is its option's, by which a reference to a secret is told from other text."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key_text(name)}: {flow_text(item, name)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
@@ -371,7 +371,7 @@ def flow_text(value: Any, key: str = "") -> str:
 
 
 def scalar_text(value: Any) -> str:
-    """A scalar; text is quoted where it could read as anything else.
+    """Return a scalar; text is quoted where it could read as anything else.
 
     >>> [scalar_text(value) for value in ("adamw", "true", "a: b", "${HOME}", 1e-4, float("inf"))]
     ['adamw', '"true"', '"a: b"', '"$${HOME}"', '0.0001', '.inf']
@@ -386,7 +386,7 @@ def scalar_text(value: Any) -> str:
 
 
 def _key_text(key: str) -> str:
-    """A key, in which variables are not replaced."""
+    """Return a key, in which variables are not replaced."""
     return key if _is_plain(key) else _quoted(key)
 
 

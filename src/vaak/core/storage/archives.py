@@ -250,7 +250,7 @@ class Member(NamedTuple):
         return f"{folder}{slash}{name.partition('.')[0]}"
 
     def content(self) -> bytes:
-        """All bytes. Raises DataError for more than a text has."""
+        """Return all bytes. Raises DataError for more than a text has."""
         if self.range.size > MOST_TEXT_BYTES:
             raise DataError(f"{self.range.path}, {self.name}: {self.range.size:,} bytes are more than a label has")
         with self.range.open() as file:
@@ -263,7 +263,7 @@ class Member(NamedTuple):
             raise DataError(f"{self.range.path}, {self.name}: this is not UTF-8: {error.reason}") from error
 
     def json(self) -> dict[str, Any]:
-        """An object. Raises DataError for anything else."""
+        """Return an object. Raises DataError for anything else."""
         try:
             value = json.loads(self.content())
         except (ValueError, RecursionError) as error:
@@ -320,7 +320,7 @@ def _require_no_bomb(path: Path, declared: int) -> None:
 
 
 def read_zip_members(path: Path) -> Iterator[Member]:
-    """The files of a zip, in order; folders are passed over.
+    """Yield the files of a zip, in order; folders are passed over.
 
     Raises DataError for a zip that is damaged, for a member whose name leads out of the archive, and for one that is
     encrypted or compressed in another way than usual.
@@ -358,7 +358,7 @@ def read_zip_members(path: Path) -> Iterator[Member]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive by its ending.
+    """Return whether a file is an archive by its ending.
 
     >>> [is_archive(Path(name)) for name in ("a.zip", "a.TAR.gz", "a.csv.gz", "a.xlsx")]
     [True, True, False, False]

@@ -139,7 +139,7 @@ def read_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int,
 def read_plain_rows(
     path: Path, dialect: Dialect, count_bytes: Callable[[int], None]
 ) -> Iterator[tuple[int, list[str], tuple[int, str] | None]]:
-    """The lines of a table whose quotes are text, as ``read_lines`` has them, in cells; without blank ones."""
+    """Yield the lines of a table whose quotes are text, as ``read_lines`` has them, in cells; without blank ones."""
     delimiter, told = dialect.delimiter, 0
     for number, text, bad, size in read_lines(path, dialect.encoding):
         told += size
@@ -154,7 +154,7 @@ def read_plain_rows(
 
 
 def _is_wide(encoding: str) -> bool:
-    """Whether a line's end isn't the byte 10."""
+    """Return whether a line's end isn't the byte 10."""
     return encoding.startswith(("utf-16", "utf-32"))
 
 
@@ -328,7 +328,7 @@ def _needs_quotes(path: Path, plain: Dialect, sample: list[Numbered]) -> bool:
 def read_clean_rows(
     path: Path, dialect: Dialect, count_bytes: Callable[[int], None]
 ) -> Iterator[tuple[int, list[str]]]:
-    """The first line of each row of a clean table, and its cells. Raises csv.Error where it is clean no more."""
+    """Yield the first line of each row of a clean table, and its cells. Raises csv.Error where it is clean no more."""
     last = told = 0
     with open_bytes(path) as file, _open_text(file, dialect) as text:
         rows = _csv_reader(text, dialect)
@@ -345,7 +345,7 @@ def read_clean_rows(
 
 
 def _open_text(file: IO[bytes], dialect: Dialect) -> io.TextIOWrapper:
-    r"""The text of a file whose lines end with ``\n`` or ``\r\n``, which becomes ``\n``."""
+    r"""Return the text of a file whose lines end with ``\n`` or ``\r\n``, which becomes ``\n``."""
     return io.TextIOWrapper(file, "utf-8-sig" if dialect.encoding == "utf-8" else dialect.encoding, newline=None)
 
 
@@ -387,7 +387,7 @@ def _tally(lines: Iterable[Numbered], dialect: Dialect, has_header: bool, most_b
 
 
 def _choose_delimiter(sample: list[Numbered], usual: str, has_header: bool) -> str:
-    """The usual delimiter, unless its rows have different widths, or one cell each, and those of another don't.
+    """Return the usual delimiter, unless its rows have different widths, or one cell each, and those of another don't.
 
     None ("") where the first row is one cell, and others would have more.
     """
@@ -468,7 +468,7 @@ def _look_at_marks(lines: Iterator[Numbered], plain: Dialect) -> _Marks:
 
 
 def _spans_are_rows(lines: Iterator[Numbered], plain: Dialect, cells: _Tally, has_header: bool) -> bool:
-    """Whether lines that would be within a cell are rows: their numbers and files are where those of others are.
+    """Return whether lines that would be within a cell are rows: their numbers and files are where those of others are.
 
     Where no column has numbers or files, they are where cells are separated by tabs or bars, or there are three or
     more: prose has no tab, and seldom as many commas in each of its lines.

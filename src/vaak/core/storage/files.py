@@ -161,7 +161,7 @@ def whole_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
 
 
 def name_temporary(path: Path) -> Path:
-    """The name under which this process writes what then is renamed to ``path``."""
+    """Return the name under which this process writes what then is renamed to ``path``."""
     return path.with_name(f".{path.name}.{process_mark()}.tmp")
 
 
@@ -367,7 +367,7 @@ def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[Non
 
 
 def list_missing_folders(folder: Path) -> list[Path]:
-    """A folder and those above it that aren't there yet, the lowest first."""
+    """Return a folder and those above it that aren't there yet, the lowest first."""
     try:
         return [one for one in (folder, *folder.parents) if not one.exists()]
     except OSError:
@@ -386,7 +386,7 @@ def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises OSError, or ValueError if it isn't JSON or is nested too deeply."""
+    """Return the content of a JSON file. Raises OSError, or ValueError if it isn't JSON or is nested too deeply."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -420,13 +420,13 @@ def inside(name: str) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal."""
+    """Return the file's SHA-256 in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compute_fingerprint(value: Any) -> str:
-    """A short hash of a JSON value that does not depend on the order of keys."""
+    """Return a short hash of a JSON value that does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

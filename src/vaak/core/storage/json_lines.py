@@ -51,7 +51,7 @@ def parse_json_lines(content: bytes) -> JsonLines:
 
 
 def iterate_lines(lines: Iterable[bytes]) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each of the lines, as an open file gives them, and its object; None if it holds none.
+    """Yield each of the lines, as an open file gives them, and its object; None if it holds none.
 
     A torn last line is left out.
     """

@@ -97,7 +97,7 @@ def describe_holder(path: Path) -> str:
 
 
 def _take_lock(path: Path) -> IO[bytes] | None:
-    """The file of the lock, locked until ``_give_back``; None if the lock is held."""
+    """Return the file of the lock, locked until ``_give_back``; None if the lock is held."""
     with _changing:
         if _is_mine(path):
             return None

@@ -73,7 +73,7 @@ def writing_lines(path: Path) -> Iterator[LineWriter]:
 
 
 def mapped(path: Path, kind: str) -> np.ndarray:
-    """The values of a file, memory-mapped; an empty file, which can't be mapped, has none.
+    """Return the values of a file, memory-mapped; an empty file, which can't be mapped, has none.
 
     Raises OSError if the file is missing, and ValueError if it doesn't hold a whole number of values.
     """
@@ -81,5 +81,5 @@ def mapped(path: Path, kind: str) -> np.ndarray:
 
 
 def cut_short(folder: Path) -> DataError:
-    """The error for a folder that doesn't hold all it should."""
+    """Return the error for a folder that doesn't hold all it should."""
     return DataError(f"{folder}: this is incomplete; delete the folder and run again")

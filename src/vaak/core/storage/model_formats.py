@@ -294,7 +294,7 @@ def _find_ctranslate2(folder: Path, files: Sequence[Path]) -> ModelFormat | None
 
 
 def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
-    """A folder around one file that is a model by itself."""
+    """Return a folder around one file that is a model by itself."""
     found = [(path, _recognise_file(path)) for path in files if path.suffix in (".gguf", ".pt", ".bin", ".nemo")]
     single = [(path, one) for path, one in found if one.name in (*WHOLE_MODELS, "ggml", "nemo")]
     models = {list_gguf_parts(path)[0]: (path, one) for path, one in reversed(single)}
@@ -309,7 +309,7 @@ def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None
 
 
 def list_gguf_parts(file: Path) -> list[Path]:
-    """The files of the model that a GGUF file is one part of, in order; the file alone, if it is whole.
+    """Return the files of the model that a GGUF file is one part of, in order; the file alone, if it is whole.
 
     >>> [path.name for path in list_gguf_parts(Path("m-00002-of-00003.gguf"))]
     ['m-00001-of-00003.gguf', 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf']
@@ -419,7 +419,7 @@ def _recognise_zip(path: Path) -> ModelFormat:
 
 
 def _read_pickle(path: Path) -> bytes | None:
-    """The opcodes of what torch saved, empty if they are too many; None if it isn't torch's."""
+    """Return the opcodes of what torch saved, empty if they are too many; None if it isn't torch's."""
     with zipfile.ZipFile(path) as archive:
         pickles = [one for one in archive.infolist() if one.filename.endswith("/data.pkl")]
         if not pickles:

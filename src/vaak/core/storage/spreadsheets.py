@@ -22,7 +22,7 @@ SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 
 
 def is_spreadsheet(path: Path) -> bool:
-    """Whether a file is a spreadsheet by its ending."""
+    """Return whether a file is a spreadsheet by its ending."""
     return path.suffix.lower() in SPREADSHEETS
 
 

@@ -58,7 +58,7 @@ class TableRow(NamedTuple):
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table by its ending.
+    """Return whether a file is a table by its ending.
 
     >>> [is_table(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.xlsx", "a.jsonl.gz")]
     [True, True, True, False]
@@ -175,7 +175,7 @@ class Table:
                 replaced = 0
 
     def _invalid(self, where: str, bad: tuple[int, str]) -> str | None:
-        """The problem with a line that has ``bad`` bytes, unless they are replaced."""
+        """Return the problem with a line that has ``bad`` bytes, unless they are replaced."""
         if self._on_invalid == "replace":
             return None
         advice = self._given.advise("encoding", "cp1252")
@@ -223,7 +223,7 @@ class Table:
 
 
 def _sheet_width(path: Path, has_header: bool) -> int:
-    """The filled cells of the header of a spreadsheet; of one without, all columns."""
+    """Return the filled cells of the header of a spreadsheet; of one without, all columns."""
     first = next((cells for _, cells in read_sheet(path)), [])
     return max((place for place, cell in enumerate(first, 1) if cell or not has_header), default=0)
 

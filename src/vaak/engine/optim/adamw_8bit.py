@@ -150,14 +150,14 @@ class _Levels:
         return _Levels(values.to(device), upper.to(device), first.to(device))
 
     def nearest(self, numbers: Tensor) -> Tensor:
-        """The codes ``(number,)`` of the levels nearest to ``numbers`` in fp32."""
+        """Return the codes ``(number,)`` of the levels nearest to ``numbers`` in fp32."""
         begins = (numbers.view(torch.int32) >> 16) & 0xFFFF
         first = self.first.index_select(0, begins)
         return first + (numbers > self.upper.index_select(0, first))
 
 
 def dynamic_levels(signed: bool) -> Sequence[float]:
-    """The 256 multiples of a block's scale that codes stand for, in rising order.
+    """Return the 256 multiples of a block's scale that codes stand for, in rising order.
 
     With exponent e = 0 … 6 there are 2^e fractions of 10^(e − 6), for either sign, or, without signs, 2^(e + 1) of
     them. They are the middles of equal intervals from 0.1 to 1. 0 and 1 are levels, too.

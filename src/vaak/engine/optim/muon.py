@@ -49,7 +49,7 @@ from vaak.engine.precision import muon_dtype
 
 
 def muon_precision(device: torch.device) -> str:
-    """The numbers in which Muon orthogonalises on a device, as text."""
+    """Return the numbers in which Muon orthogonalises on a device, as text."""
     return str(muon_dtype(device)).removeprefix("torch.")
 
 

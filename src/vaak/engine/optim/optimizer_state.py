@@ -86,7 +86,7 @@ class GroupValues:
         self._first = {place: copy.deepcopy(_values_of_group(group)) for place, group in self._groups.items()}
 
     def changed(self) -> dict[str, Any]:
-        """The values that are no longer what they were at first, by place and name."""
+        """Return the values that are no longer what they were at first, by place and name."""
         return {
             f"{place}.{name}": value
             for place, group in self._groups.items()
@@ -107,7 +107,7 @@ class GroupValues:
 
 
 def _as_before(value: Any, first: Any) -> Any:
-    """A copy of a saved value as the first one was: a tuple, or on its device."""
+    """Return a copy of a saved value as the first one was: a tuple, or on its device."""
     if isinstance(value, Tensor):
         return value.to(first.device if isinstance(first, Tensor) else value.device, copy=True)
     return tuple(value) if isinstance(first, tuple) else copy.deepcopy(value)
@@ -214,7 +214,7 @@ def load_optimizer_tensors(
 
 
 def of_all_ranks(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The values that aren't tensors of optimizers that each remember some parameters, as those of one."""
+    """Return the values that aren't tensors of optimizers that each remember some parameters, as those of one."""
     together = {name: value for part in parts for name, value in part.items()}
     stateless = [name for name in parts[0].get(WITHOUT_STATE, ()) if all(name in part[WITHOUT_STATE] for part in parts)]
     return together | {WITHOUT_STATE: stateless}
@@ -284,7 +284,7 @@ class WeightAverage:
         self._averages: list[Tensor] = []
 
     def decay(self, step: int) -> float:
-        """The fraction of the average that is kept in the update after a step from ``start_step`` + 1 on."""
+        """Return the fraction of the average that is kept in the update after a step from ``start_step`` + 1 on."""
         # Early averages are of few weights, so they forget faster.
         averaged = step - self.config.start_step
         return min(self.config.decay, (1 + averaged) / (10 + averaged)) if self.config.warmup else self.config.decay
@@ -320,7 +320,7 @@ class WeightAverage:
                 parameter.data = data
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The live averages by parameter name, for a checkpoint; none before ``start_step``."""
+        """Return the live averages by parameter name, for a checkpoint; none before ``start_step``."""
         return dict(zip(self._parameters, self._averages, strict=True)) if self._averages else {}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
@@ -348,5 +348,5 @@ class WeightAverage:
 
 
 def _exact(parameter: Tensor) -> Tensor:
-    """The weights in at least fp32; themselves where they are."""
+    """Return the weights in at least fp32; themselves where they are."""
     return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32))

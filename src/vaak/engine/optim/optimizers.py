@@ -39,7 +39,7 @@ from vaak.engine.optim.schedules import compile_pattern
 def build_parameter_optimizers(
     parameters: list[NamedParameter], config: OptimizerConfig, folder: Path
 ) -> list[Optimizer]:
-    """The optimizers of these parameters: one, or for muon two.
+    """Return the optimizers of these parameters: one, or for muon two.
 
     Raises UserError without parameters, where fused kernels are wanted and don't exist, or where a user's class
     doesn't fit.
@@ -192,7 +192,7 @@ class NamedParameter:
 
 
 def trained_parameters(model: nn.Module) -> list[NamedParameter]:
-    """The parameters that need a gradient, each once, in the order of the model.
+    """Return the parameters that need a gradient, each once, in the order of the model.
 
     A head is a module with ``is_output_head = True``, or a linear layer whose name ends in ``head``; an embedding, one
     with ``is_embedding = True``, or torch's.
@@ -214,7 +214,7 @@ def trained_parameters(model: nn.Module) -> list[NamedParameter]:
 
 
 def _layers(model: nn.Module) -> dict[str, int | None]:
-    """The layer of every parameter by all its names, as if there were neither embeddings nor heads."""
+    """Return the layer of every parameter by all its names, as if there were neither embeddings nor heads."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     said = {
         f"{path}.": module.layer_number for path, module in model.named_modules() if hasattr(module, "layer_number")
@@ -239,7 +239,7 @@ def _layers(model: nn.Module) -> dict[str, int | None]:
 
 
 def _parents(name: str) -> list[str]:
-    """The modules around the one that has a parameter, or around a list of layers, the nearest first.
+    """Return the modules around the one that has a parameter, or around a list of layers, the nearest first.
 
     >>> _parents("encoder.embeddings.norm.weight")
     ['encoder.embeddings.', 'encoder.', '']
@@ -249,7 +249,7 @@ def _parents(name: str) -> list[str]:
 
 
 def count_layers(parameters: Sequence[NamedParameter]) -> int:
-    """The largest layer number and one."""
+    """Return the largest layer number and one."""
     return 1 + max((item.layer for item in parameters if item.layer is not None), default=-1)
 
 
@@ -333,7 +333,7 @@ class Lion(Optimizer):
 
 
 def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folder: Path) -> Optimizer:
-    """The optimizer of ``config.type``; ``folder`` is where a ``./file.py`` is looked for.
+    """Return the optimizer of ``config.type``; ``folder`` is where a ``./file.py`` is looked for.
 
     Raises UserError for a class that isn't an optimizer, needs a closure, or lacks one of the options.
     """

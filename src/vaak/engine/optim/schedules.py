@@ -38,7 +38,7 @@ Schedule = Callable[[int], float]
 
 
 def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float, folder: Path = Path()) -> Schedule:
-    """The factor on the peak rate for every step from 1 on; ``folder`` is where a ``./file.py`` is looked for.
+    """Return the factor on the peak rate for every step from 1 on; ``folder`` is where a ``./file.py`` is looked for.
 
     Raises UserError if the warm-up is longer than training, ``min_lr`` is above the peak, or a user's schedule
     doesn't fit.
@@ -75,7 +75,7 @@ def warmup_steps(config: SchedulerConfig, total_steps: int) -> int:
 
 
 def _after_warmup(config: SchedulerConfig, total_steps: int, peak_step: int, floor: float) -> Schedule:
-    """The part of a schedule from its peak on."""
+    """Return the part of a schedule from its peak on."""
     if config.type == "cosine_restarts":
         first_cycle = config.first_cycle_steps or max(1, total_steps // 10)
         return lambda step: _cosine(_part_of_cycle(step - peak_step, first_cycle, config.cycle_growth), floor)
@@ -161,7 +161,7 @@ class UsersSchedule:
             )
 
     def __call__(self, step: int) -> float:
-        """The factor. Raises UserError if it isn't a number, or below 0."""
+        """Return the factor. Raises UserError if it isn't a number, or below 0."""
         given = self._schedule(step, self._total_steps)
         try:
             factor = float(given)
@@ -303,7 +303,7 @@ def _require_gradients(model: nn.Module, names: Iterable[str], required: bool) -
 
 
 def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
-    """Every parameter with its names, of which a tied one has several."""
+    """Return every parameter with its names, of which a tied one has several."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)

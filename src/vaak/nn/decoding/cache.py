@@ -122,7 +122,7 @@ class StackCache:
         return cosine, sine
 
     def append_documents(self, documents: Tensor) -> Tensor:
-        """The documents ``(batch, time)`` of all tokens so far, with the new ones last."""
+        """Return the documents ``(batch, time)`` of all tokens so far, with the new ones last."""
         assert (self.documents is None) == (self.length == 0), (
             "a cache started without documents continues without them"
         )

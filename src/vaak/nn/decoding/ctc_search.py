@@ -172,7 +172,7 @@ class _Search:
             bonuses.keep_rows(number)
 
     def _read(self, start: int, number: int) -> Iterator[_Frame]:
-        """The next frames of the first rows, as many as fit into BLOCK numbers."""
+        """Yield the next frames of the first rows, as many as fit into BLOCK numbers."""
         size = min(max(1, BLOCK // (number * self.vocab)), self.lengths[0] - start)
         log_probs = np.full((size, number, self.vocab), NEVER)
         for place, row in enumerate(self.rows[:number]):
@@ -292,14 +292,14 @@ class _Search:
         return found
 
     def _trace(self, row: int, place: int) -> Iterator[int]:
-        """The tokens of a prefix, the last first."""
+        """Yield the tokens of a prefix, the last first."""
         for sources, tokens in zip(reversed(self.sources), reversed(self.tokens), strict=True):
             token, place = int(tokens[row, place]), int(sources[row, place])
             if token != self.vocab:
                 yield token
 
     def _spell(self, row: int, place: int) -> str:
-        """The letters of the word that a prefix has begun."""
+        """Return the letters of the word that a prefix has begun."""
         endings, letters = cast("WordBonuses", self.words).endings, list[str]()
         for token in self._trace(row, place):
             letters.append(endings.tails[token])
@@ -308,7 +308,7 @@ class _Search:
         return "".join(reversed(letters))
 
     def _finish(self, row: int) -> Found:
-        """The best texts of a row whose frames are all read."""
+        """Return the best texts of a row whose frames are all read."""
         scores = np.logaddexp(self.live.in_blank[row], self.live.in_token[row])
         places = (scores > NEVER).nonzero()[0].tolist() or [0]
         scores = scores[places]
@@ -366,7 +366,7 @@ def _find_parents(
 
 
 def _find_highest(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the highest scores of each row, in order; of equal ones the earlier first."""
+    """Return the places of the highest scores of each row, in order; of equal ones the earlier first."""
     rows, length = _numbers(len(scores)), scores.shape[1]
     places = (
         np.argpartition(scores, length - count, 1)[:, length - count :]
@@ -381,5 +381,5 @@ def _find_highest(scores: np.ndarray, count: int) -> np.ndarray:
 
 @cache
 def _numbers(count: int) -> np.ndarray:
-    """The numbers from 0, ``(count, 1)``."""
+    """Return the numbers from 0, ``(count, 1)``."""
     return np.arange(count)[:, None]

@@ -96,7 +96,7 @@ def next_tokens(
 
 
 def require_tokens(tokens: Tensor) -> list[int]:
-    """The tokens that ``next_tokens`` gave, ``(rows,)``. Raises UserError if the scores weren't finite."""
+    """Return the tokens that ``next_tokens`` gave, ``(rows,)``. Raises UserError if the scores weren't finite."""
     found: list[int] = tokens.tolist()
     if -1 in found:
         raise UserError(DIVERGED)
@@ -128,7 +128,7 @@ def _mixed(states: np.ndarray) -> np.ndarray:
 
 
 def probabilities(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """The distribution that the next token is drawn from, ``(..., vocab)``: 0 for tokens filtered out.
+    """Return the distribution that the next token is drawn from, ``(..., vocab)``: 0 for tokens filtered out.
 
     >>> probabilities(torch.tensor([1.0, 3.0, 2.0]).log(), SamplingSettings(top_k=2))
     tensor([0.0000, 0.6000, 0.4000])
@@ -293,7 +293,7 @@ class Hypothesis:
     """False where it was cut off at the greatest length."""
 
     def score(self, length_penalty: float) -> float:
-        """The log-probability divided by this power of the length, which counts the token that ends it.
+        """Return the log-probability divided by this power of the length, which counts the token that ends it.
 
         >>> Hypothesis((7, 8, 9), -6.0, ended=True).score(0.5)
         -3.0

@@ -90,7 +90,7 @@ class StaticCache(StackCache):
         return True
 
     def has_room(self, other: StackCache) -> bool:
-        """Whether the rows of ``other`` can be added, and a token read after them."""
+        """Return whether the rows of ``other`` can be added, and a token read after them."""
         more = len(other.self_attention[0].tensors["keys"])
         return self.num_rows + more <= self.rows and max(self.length, other.length) < self.capacity
 

@@ -60,7 +60,7 @@ PATHS_OF_OTHER_DEVICES = DevicePaths(
 
 
 def paths_on(device: torch.device) -> DevicePaths:
-    """The paths that computations on a device take."""
+    """Return the paths that computations on a device take."""
     return PATHS.get(device.type, PATHS_OF_OTHER_DEVICES)
 
 
@@ -76,7 +76,7 @@ def num_tokens_at_once(rows: int, weights: Tensor) -> int:
 
 
 def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> Iterator[list[Any]]:
-    """The tensors, whose first dimension is the example, some examples at a time; None stays None."""
+    """Yield the tensors, whose first dimension is the example, some examples at a time; None stays None."""
     batch = len(tensors[0])
     at_once = paths_on(weights.device).features_at_once
     size = max(1, at_once // (heads * min(time, FEWEST_TOKENS) * weights.shape[0]))
@@ -85,6 +85,6 @@ def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> It
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """The groups' results as one."""
+    """Return the groups' results as one."""
     # cat of a single tensor would copy it
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

@@ -42,7 +42,7 @@ def linear_attention(
     visibility: Visibility,
     cache: LayerCache | None = None,
 ) -> Tensor:
-    """The mixture of values for each query, ``(batch, heads, query time, head_width)``, in the values' dtype.
+    """Return the mixture of values for each query, ``(batch, heads, query time, head_width)``, in the values' dtype.
 
     Where ``visibility`` is causal or has ``documents``, queries and keys are the same tokens. Where it has only
     ``key_documents``, they are a mask: below 0 is padding, which no query sees. That is the quick way to pad: with
@@ -156,7 +156,7 @@ class _FullSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
-        """The sums ``(row, time, value width)``.
+        """Return the sums ``(row, time, value width)``.
 
         ``query``, ``key`` and ``value`` are ``(row, time, ...)``; ``weights`` ``(feature, width)`` are the random
         features of ``kernel``. ``ctx`` keeps what ``backward`` needs.
@@ -252,7 +252,7 @@ class _Segment:
         return self.start + self.num_chunks * self.chunk
 
     def cut(self, x: Tensor) -> Tensor:
-        """The chunks of ``x`` ``(row, time, width)``: ``(chunk · row, token, width)``."""
+        """Return the chunks of ``x`` ``(row, time, width)``: ``(chunk · row, token, width)``."""
         chunks: Tensor = x[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk))
         return chunks.transpose(0, 1).flatten(0, 1)
 
@@ -295,7 +295,7 @@ def _seen(products: Tensor, visibility: _Visibility | None, strict: bool) -> Ten
 
 
 def _states(keys: Tensor, values: Tensor, begun: Tensor, visibility: _Visibility | None) -> Tensor:
-    """The state before each chunk and after the last, ``(chunk + 1, row, feature, value width)``."""
+    """Return the state before each chunk and after the last, ``(chunk + 1, row, feature, value width)``."""
     num_chunks = len(keys) // len(begun)
     states = begun.new_empty(num_chunks + 1, *begun.shape)
     states[0] = begun
@@ -328,7 +328,7 @@ class _CausalSums(torch.autograd.Function):
         documents: Tensor | None,
         strict: bool,
     ) -> tuple[Tensor, Tensor]:
-        """The sums ``(row, time, value width)`` and the state after the last token.
+        """Return the sums ``(row, time, value width)`` and the state after the last token.
 
         ``query``, ``key`` and ``value`` are ``(row, time, ...)``, a row being a head of an example. The other arguments
         are those of ``causal_sums``: ``state`` ``(row, feature, value width)``, ``weights``, ``kernel``, ``documents``

@@ -109,7 +109,7 @@ class RandomFeatures(nn.Module):
         return torch.cat((x, shift - half_norms), -1)
 
     def weights(self, dtype: torch.dtype) -> Tensor:
-        """The projection times the scale of ``x`` and, for the softmax kernel, a column of ones after it."""
+        """Return the projection times the scale of ``x`` and, for the softmax kernel, a column of ones after it."""
         scaled = (self.projection * self.projection.shape[1] ** -0.25).to(dtype)
         return scaled if self.kernel == "relu" else torch.cat((scaled, torch.ones_like(scaled[:, :1])), 1)
 
@@ -167,7 +167,7 @@ def key_map(inputs: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
 
 
 def map_backward(gradient: Tensor, features: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
-    """The gradient of a map's inputs, where ``gradient`` is that of its features (and is used up).
+    """Return the gradient of a map's inputs, where ``gradient`` is that of its features (and is used up).
 
     The query's largest counts as a constant, for attention doesn't depend on it.
     """
@@ -195,10 +195,10 @@ class SquaredNorms:
         self.vectors += x.shape[1]
 
     def total(self) -> Tensor:
-        """The sum over places of the mean over the vectors of a place; there must be some."""
+        """Return the sum over places of the mean over the vectors of a place; there must be some."""
         return torch.stack(self.sums).sum() / self.vectors
 
 
 def norm_reg(*tallies: SquaredNorms) -> Term:
-    """The mean over all places of these sequences, as a sum with its unit; an empty tally adds nothing."""
+    """Return the mean over all places of these sequences, as a sum with its unit; an empty tally adds nothing."""
     return Term(torch.stack([tally.total() for tally in tallies if tally.sums]).sum(), per="position")

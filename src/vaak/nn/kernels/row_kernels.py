@@ -108,7 +108,7 @@ def _on_device(x: Tensor) -> AbstractContextManager[object]:
 
 
 def power_of_2(number: int) -> int:
-    """The smallest that isn't below ``number``.
+    """Return the smallest that isn't below ``number``.
 
     >>> power_of_2(1), power_of_2(12), power_of_2(64)
     (1, 16, 64)

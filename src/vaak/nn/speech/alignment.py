@@ -203,7 +203,7 @@ def beta_binomial_prior(
 
 
 def forward_sum_loss(log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Term:
-    """The negative log-likelihood of all monotonic paths together, per frame.
+    """Return the negative log-likelihood of all monotonic paths together, per frame.
 
     ``log_probs``, of each symbol at each frame, is ``(batch, frame, symbol)``, the lengths ``(batch,)``. A row with
     fewer frames than symbols has no path; its loss is infinite.
@@ -349,5 +349,5 @@ def _in_blocks(rows: Tensor, value: float) -> Tensor:
 
 
 def _in_rows(steps: Tensor, time: int) -> Tensor:
-    """The inverse of ``_in_blocks``."""
+    """Return the inverse of ``_in_blocks``."""
     return steps.permute(2, 1, 0, 3).flatten(1, 2)[:, :time]

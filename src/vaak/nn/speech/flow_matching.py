@@ -49,7 +49,7 @@ class Draws(NamedTuple):
 
 
 def row_draws(keys: Sequence[int], lengths: Sequence[int], num_bins: int) -> Draws:
-    """The draws of rows of ``lengths`` frames, each from its own key (``vaak.core.random_keys``); on the CPU."""
+    """Return the draws of rows of ``lengths`` frames, each from its own key (``vaak.core.random_keys``); on the CPU."""
     noise, times = [], []
     for key, length in zip(keys, lengths, strict=True):
         generator = torch.Generator().manual_seed(key)

@@ -161,7 +161,7 @@ class VarianceAdaptor(nn.Module):
         return encoded, Prosody(pitch, voiced, energy), terms
 
     def hertz(self, prosody: Prosody) -> Tensor:
-        """The F0 of each symbol, ``(batch, symbol)``, 0 where it is unvoiced."""
+        """Return the F0 of each symbol, ``(batch, symbol)``, 0 where it is unvoiced."""
         if self.pitch is None:
             return torch.zeros_like(prosody.pitch)
         return (prosody.pitch * self.pitch.scale[1] + self.pitch.scale[0]).exp2().masked_fill(~prosody.voiced, 0.0)
@@ -187,7 +187,7 @@ def regulate(
     symbols: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Each symbol's vector repeated by its duration, ``(batch, frame, width)``, then 0.
+    """Return each symbol's vector repeated by its duration, ``(batch, frame, width)``, then 0.
 
     ``x`` is ``(batch, symbol, width)``, ``durations`` ``(batch, symbol)`` in frames, 0 at padded symbols. There are
     ``num_frames``, or as many as the longest row has. ``symbols`` are those of frames, and ``mask`` ``(batch, frame)``

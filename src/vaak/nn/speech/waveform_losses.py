@@ -80,7 +80,7 @@ def stft_loss(generated: Tensor, real: Tensor, resolutions: Iterable[Resolution]
 
 
 def spectrogram_loss(generated: Tensor, real: Tensor, transforms: Sequence[Callable[[Tensor], Tensor]]) -> Term:
-    """The absolute error of spectrograms, a mean over ``transforms``, per example.
+    """Return the absolute error of spectrograms, a mean over ``transforms``, per example.
 
     Each makes a (log mel) spectrogram ``(batch, frame, bin)`` of waveforms ``(batch, samples)``.
     """
@@ -165,7 +165,7 @@ class Discriminators(nn.Module):
         )
 
     def forward(self, waveforms: Tensor) -> list[DiscriminatorOutput]:
-        """Each discriminator's output for ``(batch, samples)``."""
+        """Return each discriminator's output for ``(batch, samples)``."""
         return [one(waveforms) for one in (*self.of_periods, *self.of_resolutions)]
 
 
@@ -224,5 +224,5 @@ def _output(x: Tensor, layers: nn.ModuleList, output: nn.Module) -> Discriminato
 
 
 def _per_example(of_rows: Iterable[Tensor]) -> Term:
-    """The mean over discriminators of what each gives for rows ``(batch,)``, summed over rows."""
+    """Return the mean over discriminators of what each gives for rows ``(batch,)``, summed over rows."""
     return Term(torch.stack(list(of_rows)).mean(0).sum(), per="example")

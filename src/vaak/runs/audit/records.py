@@ -97,7 +97,7 @@ class LogAudit:
         return [one for one in self.records if one.kind == kind]
 
     def steps(self, kind: str) -> set[int]:
-        """The steps that have a record of a kind."""
+        """Return the steps that have a record of a kind."""
         return {step for of, step in self.logged if of == kind}
 
     def taken_under(self, step: int) -> Span:

@@ -134,7 +134,7 @@ def _leads_to_own_checkpoints(path: Path, aim: Path, wanted: Path | None) -> boo
 
 
 def _is_in_a_cache(aim: Path) -> bool:
-    """Whether a folder is one of prepared data in a cache, named after what it was prepared from.
+    """Return whether a folder is one of prepared data in a cache, named after what it was prepared from.
 
     Nothing is read of one that has gone or is damaged: training prepares the data again.
     """
@@ -202,12 +202,12 @@ def the_only_writer(path: Path) -> Iterator[None]:
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether a process holds the run directory's lock, this one included."""
+    """Return whether a process holds the run directory's lock, this one included."""
     return is_locked(path / LOCK)
 
 
 def configurations_below(folder: Path) -> Iterator[Path]:
-    """Every ``config.yml`` below a folder, which need not be there, but those that checkpoints have.
+    """Return every ``config.yml`` below a folder, which need not be there, but those that checkpoints have.
 
     Raises UserError where it is a file.
     """
@@ -224,7 +224,7 @@ def configurations_below(folder: Path) -> Iterator[Path]:
 
 
 def command_to_go_on(path: Path) -> str:
-    """The command that resumes a run from its newest checkpoint."""
+    """Return the command that resumes a run from its newest checkpoint."""
     trust = " --trust-code" if (path / CODE).is_dir() else ""
     return f"vaak train {shlex.quote(str(path))}/config.yml --resume auto{trust}"
 
@@ -353,19 +353,19 @@ def finish_fork(path: Path, step: int) -> None:
 
 
 def owner_at_home(checkpoints: Path) -> Path | None:
-    """The directory of the run that a folder of checkpoints belongs to, if it is still there."""
+    """Return the directory of the run that a folder of checkpoints belongs to, if it is still there."""
     owner = _read(checkpoints / OWNER)
     return Path(owner["directory"]) if owner is not None and _is_at_home(owner) else None
 
 
 def find_owner(checkpoints: Path) -> str:
-    """The directory of the run that a folder of checkpoints belongs to, if known."""
+    """Return the directory of the run that a folder of checkpoints belongs to, if known."""
     owner = _read(checkpoints / OWNER)
     return "another run" if owner is None else str(owner["directory"])
 
 
 def _identity(path: Path) -> dict[str, Any]:
-    """The identity of the run in a directory: another than its file says, if it is a copy."""
+    """Return the identity of the run in a directory: another than its file says, if it is a copy."""
     said, here = _read(path / RUN), str(path.resolve())
     if said is None or (_is_at_home(said) and not Path(said["directory"]).samefile(path)):
         return make_run_identity(here)
@@ -379,13 +379,13 @@ def make_run_identity(directory: str) -> dict[str, Any]:
 
 
 def _is_at_home(said: dict[str, Any]) -> bool:
-    """Whether the run that a file names is where the file says."""
+    """Return whether the run that a file names is where the file says."""
     there = _read(Path(said["directory"]) / RUN)
     return there is not None and there["id"] == said["id"]
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """The content of one of our files; None if it doesn't exist."""
+    """Return the content of one of our files; None if it doesn't exist."""
     try:
         found = files.read_json(file)
     except (OSError, ValueError):

@@ -93,7 +93,7 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """A summary of each run below ``folder``, the one last written first; unreadable runs are omitted.
+    """Return a summary of each run below ``folder``, the one last written first; unreadable runs are omitted.
 
     Raises UserError if it is a file.
     """
@@ -103,7 +103,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 def _is_readable(run: Path) -> bool:
-    """Whether the files that a listing reads are in the run itself; warn where they aren't."""
+    """Return whether the files that a listing reads are in the run itself; warn where they aren't."""
     try:
         require_own_run(run, deep=False)
         require_own_files(run / "checkpoints")
@@ -114,7 +114,7 @@ def _is_readable(run: Path) -> bool:
 
 
 def summarize(run: Path, folder: Path) -> RunSummary:
-    """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
+    """Return a summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
     try:
         totals = read_totals(run)
     except (OSError, ValueError) as error:
@@ -160,7 +160,7 @@ def _state(run: Path, status: dict[str, Any]) -> str:
 
 
 def _has_trained(run: Path) -> bool:
-    """Whether training has begun, or may have: its checkpoints may not be looked into."""
+    """Return whether training has begun, or may have: its checkpoints may not be looked into."""
     try:
         return holds_a_run(run)
     except OSError:
@@ -168,7 +168,7 @@ def _has_trained(run: Path) -> bool:
 
 
 def _task(run: Path) -> str:
-    """The task that the run's configuration names."""
+    """Return the task that the run's configuration names."""
     path = run / "config.yml"
     if not path.is_file():
         # Reading a pipe would wait for ever.
@@ -182,7 +182,7 @@ def _task(run: Path) -> str:
 
 
 def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
-    """The whole checkpoints by their steps, and what is wrong with the others."""
+    """Return the whole checkpoints by their steps, and what is wrong with the others."""
     whole: dict[int, Path] = {}
     damaged = []
     for path in sorted((run / "checkpoints").glob("step-*")):
@@ -216,7 +216,7 @@ def _damage(path: Path) -> Iterator[str]:
 
 
 def _best(whole: dict[int, Path]) -> dict[str, Any]:
-    """The best metric with its value and mode, as the newest whole checkpoint knows it.
+    """Return the best metric with its value and mode, as the newest whole checkpoint knows it.
 
     Where there was an evaluation at its step, that is included.
     """
@@ -251,7 +251,7 @@ OF_A_START = {
 
 
 def never_trained(folder: Path) -> list[Path]:
-    """The directories of runs below ``folder`` that have no checkpoint, whole or not, no step, and no process.
+    """Return the directories of runs below ``folder`` that have no checkpoint, whole or not, no step, and no process.
 
     Raises UserError if it is a file.
     """
@@ -275,7 +275,7 @@ def remove_start(run: Path) -> bool:
 
 
 def _has_only_what_starts_leave(run: Path) -> bool:
-    """Whether nothing in a directory was made by training, or by anyone else."""
+    """Return whether nothing in a directory was made by training, or by anyone else."""
     try:
         checkpoints = run / "checkpoints"
         kept = {path.name for path in checkpoints.iterdir()} if checkpoints.is_dir() else set()

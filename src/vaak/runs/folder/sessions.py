@@ -79,14 +79,14 @@ def write_current(directory: Path, configuration: str, now: dict[str, Any]) -> N
 
 
 def find_step_configuration(directory: Path, step: int) -> Path:
-    """The configuration under which a run took a step; config.yml where no session did."""
+    """Return the configuration under which a run took a step; config.yml where no session did."""
     for session in _find_step_sessions(directory, step, step):
         return find_session_configuration(directory, session["number"])
     return directory / "config.yml"
 
 
 def list_run_sessions(directory: Path) -> list[dict[str, Any]]:
-    """The sessions that lead to a run's newest state, oldest first."""
+    """Return the sessions that lead to a run's newest state, oldest first."""
     return _find_step_sessions(directory, 1, AFTER_ALL_STEPS)[::-1]
 
 
@@ -97,7 +97,7 @@ def read_step_conditions(directory: Path, first: int, last: int) -> list[dict[st
 
 
 def _find_step_sessions(directory: Path, first: int, last: int) -> list[dict[str, Any]]:
-    """The sessions that took steps from ``first`` to ``last``, newest first.
+    """Return the sessions that took steps from ``first`` to ``last``, newest first.
 
     Of sessions that resumed at earlier checkpoints than others came to, only what leads to the newest counts.
     """
@@ -114,7 +114,7 @@ def _find_step_sessions(directory: Path, first: int, last: int) -> list[dict[str
 
 
 def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
-    """The sessions by their numbers."""
+    """Return the sessions by their numbers."""
     path = directory / SESSIONS
     found = read_json_lines(path).objects if path.exists() else []
     valid = [session for _, session in found if _is_session(session)]
@@ -139,12 +139,12 @@ def _write_configuration(directory: Path, number: int, configuration: str) -> No
 
 
 def find_session_configuration(directory: Path, number: int) -> Path:
-    """The file with the configuration of a session."""
+    """Return the file with the configuration of a session."""
     return directory / "sessions" / f"{number:04d}.yml"
 
 
 def environment(device: torch.device, world_size: int) -> dict[str, Any]:
-    """The environment of this process, as JSON."""
+    """Return the environment of this process, as JSON."""
     return {
         "vaak": vaak.__version__,
         "commit": commit(),

@@ -81,7 +81,7 @@ def require_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> N
 
 
 def make_run_config(experiment: Experiment[Any, Any], folder: Path, directory: Path) -> str:
-    """The YAML that repeats the run from its directory, with users' files copied to RUN/code and named there.
+    """Return the YAML that repeats the run from its directory, with users' files copied to RUN/code and named there.
 
     What was copied for an earlier session of the run stays; a file that has changed since gets another name.
     """
@@ -137,7 +137,7 @@ def adopt_copies(directory: Path, imported: Mapping[str, ModuleType]) -> None:
 
 
 def _type_at(experiment: Experiment[Any, Any], key: str) -> str:
-    """The type of the section with a dotted key; nothing if it is left out."""
+    """Return the type of the section with a dotted key; nothing if it is left out."""
     section: Any = experiment
     for name in key.split("."):
         section = getattr(section, name, None)

@@ -47,7 +47,7 @@ class Branch:
 
 
 def model_tree(model: nn.Module) -> list[Branch]:
-    """The lines of a model from its root down."""
+    """Return the lines of a model from its root down."""
     return list(_Walk().lines(model, "model", "", 0, 1))
 
 
@@ -58,7 +58,7 @@ class _Walk:
         self.first_seen: dict[int, str] = {}
 
     def lines(self, module: nn.Module, name: str, path: str, depth: int, repeats: int) -> Iterator[Branch]:
-        """The line of a module, then those below it.
+        """Yield the line of a module, then those below it.
 
         ``module`` is called ``name`` in the module around it and is at ``path`` in the model, ``depth`` levels below
         it; ``repeats`` equal modules stand in this one line.
@@ -201,7 +201,7 @@ class ModelEstimate:
 
 
 def describe_device(name: str) -> tuple[str, bool]:
-    """The kind of device that ``training.device`` names, and whether this machine has one.
+    """Return the kind of device that ``training.device`` names, and whether this machine has one.
 
     A model is sized for other machines, too: on a laptop for a cluster's GPUs.
     """

@@ -87,7 +87,7 @@ class Trials:
         return int(self.threshold * reading.limit) - (reading.used - reading.own)
 
     def at_rest(self) -> int:
-        """The bytes that this process uses without a batch, after the first trial."""
+        """Return the bytes that this process uses without a batch, after the first trial."""
         return self.measured[0][1] if self.measured else 0
 
     def run(self, size: int) -> Trial:
@@ -127,19 +127,19 @@ class Trials:
         return min([whole, *limits])
 
     def names(self, size: int) -> str:
-        """The examples of the first row of a size's largest microbatch, for an error message."""
+        """Return the examples of the first row of a size's largest microbatch, for an error message."""
         _, rows = self._largest(self._planner(size))
         return ", ".join(f"{index} ({self.dataset.describe(index)})" for index in rows[0][:5])
 
     def _largest(self, planner: LastPlan) -> tuple[float, list[list[int]]]:
-        """The padded size and the rows of the largest microbatch of the first epoch."""
+        """Return the padded size and the rows of the largest microbatch of the first epoch."""
         plan = planner.plan(0)
         padded_sizes = plan.padded_sizes(self.dataset.lengths, self.trainer.data.multiple)
         position = int(np.argmax(padded_sizes))
         return float(padded_sizes[position]), plan.microbatch(position)
 
     def _planner(self, size: int) -> LastPlan:
-        """The planner of a size, over all the examples: a curriculum comes to them in the end."""
+        """Return the planner of a size, over all the examples: a curriculum comes to them in the end."""
         config = self.trainer.config
         of_rows = self.option == "batch_size"
         batching = config.batching if of_rows else config.batching.model_copy(update={self.option: size})
@@ -175,7 +175,7 @@ class Trials:
         return time.perf_counter()
 
     def _forecast(self, padded_size: float) -> int:
-        """The peak bytes at this padded size, by the two largest that were measured, and by the largest."""
+        """Return the peak bytes at this padded size, by the two largest that were measured, and by the largest."""
         if not self.measured:
             return 0
         (before, least), (last, most) = self.measured[0], self.measured[-1]
@@ -203,7 +203,7 @@ class Advice:
     accumulation: int
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, with the options to take as ``advice``."""
+        """Return all of it, with the options to take as ``advice``."""
         values = {name: value for name, value in vars(self).items() if name not in ("size", "accumulation")}
         values["trials"] = [{**vars(trial), "fits": trial.fits} for trial in self.trials]
         return values | {"advice": {self.option: self.size, "training.gradient_accumulation_steps": self.accumulation}}
@@ -215,7 +215,7 @@ def find_batch_size(
     up_to: int | None = None,
     tell: Callable[[Trial], None] = lambda trial: None,
 ) -> Advice:
-    """The sizes that fit, of ``training.batch_size`` or of the budget of bucketed batches.
+    """Return the sizes that fit, of ``training.batch_size`` or of the budget of bucketed batches.
 
     Nothing is written into the run directory. ``limit`` is in bytes; ``up_to`` the largest size to try; ``tell`` is
     called with each trial.
@@ -274,7 +274,7 @@ def _nothing_fits(trials: Trials, trial: Trial) -> str:
 
 
 def budget_option(training: TrainingConfig) -> str:
-    """The option that says how large a batch is."""
+    """Return the option that says how large a batch is."""
     for name in ("max_tokens", "max_duration"):
         if training.batching.type == "bucketed" and getattr(training.batching, name) is not None:
             return name
@@ -307,7 +307,7 @@ def search(trials: Trials, smallest: int, up_to: int, tell: Callable[[Trial], No
 
 
 def share_done(tried: Sequence[Trial], most: float) -> float:
-    """The part of the search that is done after some trials, as far as one can know; it may end sooner.
+    """Return the part of the search that is done after some trials, as far as one can know; it may end sooner.
 
     ``most`` is the size at which it ends if all of them fit.
 

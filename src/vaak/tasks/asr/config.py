@@ -49,7 +49,7 @@ def seconds_read_by(base: str, folder: Path = Path()) -> float | None:
 
 
 def has_whole_steps(seconds: float) -> bool:
-    """Whether a Whisper's encoder, which takes a step each 0.02 s, can read exactly ``seconds``."""
+    """Return whether a Whisper's encoder, which takes a step each 0.02 s, can read exactly ``seconds``."""
     return not round(seconds * 100) % 2 and abs(seconds * 100 - round(seconds * 100)) <= 1e-6
 
 

@@ -156,7 +156,7 @@ class AsrDataset(Dataset):
 
 
 def stack_samples(examples: Sequence[AsrExample]) -> dict[str, Tensor]:
-    """The tensors from which a device computes features: ``samples``, and ``masks`` if any."""
+    """Return the tensors from which a device computes features: ``samples``, and ``masks`` if any."""
     found = {"samples": torch.from_numpy(pad_rows([one.features for one in examples], dtype=np.float32))}
     masks = [one.masks for one in examples if one.masks is not None]
     if masks:

@@ -41,7 +41,7 @@ def require_one(model: WithExperts, expert: int | None) -> None:
 
 
 def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
-    """The mean weight that an expert had in the validation utterances that chose it, in a run's last evaluation.
+    """Return the mean weight that an expert had in the validation utterances that chose it, in a run's last evaluation.
 
     It is the last one up to the checkpoint. Raises UserError if no utterance chose it, or that isn't known.
     """
@@ -63,7 +63,7 @@ VOCABULARY_FOLDER = "vocabulary"
 
 
 def exported_vocabulary(source: Path) -> Vocabulary | None:
-    """The vocabulary of a folder that was exported here; None for another."""
+    """Return the vocabulary of a folder that was exported here; None for another."""
     return next(
         (Vocabulary.load(one) for one in (source / VOCABULARY_FOLDER, source) if (one / VOCABULARY_FILE).is_file()),
         None,
@@ -107,7 +107,7 @@ def write_encoder_mixture(
 
 
 def collect_mixture_tensors(model: WithExperts, network: nn.Module) -> dict[str, Tensor]:
-    """The tensors of the experts in a network, of the gate, and the rows of tokens that the base lacks."""
+    """Return the tensors of the experts in a network, of the gate, and the rows of tokens that the base lacks."""
     experts = {f"{name}.{part}": getattr(layer, part) for name, layer in list_expert_layers(network) for part in LORA}
     gate = {f"gate.{name}": one for name, one in cast("nn.Module", model.gate).state_dict().items()}
     return experts | gate | {f"{name}.new_rows": one.rows for name, one in iterate_new_rows(network)}
@@ -133,7 +133,7 @@ LORA = ("lora_a", "lora_b")
 
 
 def list_expert_layers(model: nn.Module) -> list[tuple[str, LoraExperts]]:
-    """The layers of a network that have experts, by name."""
+    """Return the layers of a network that have experts, by name."""
     return [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraExperts)]
 
 

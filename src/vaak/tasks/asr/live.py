@@ -141,7 +141,7 @@ class LiveTranscriber:
         self._last = self._settled = self._shown = ""
 
     def _try(self) -> Iterator[Event]:
-        """The settled text of the utterance so far, if it has grown."""
+        """Yield the settled text of the utterance so far, if it has grown."""
         self._tried = len(self._frames)
         features = self.transcriber.features(np.concatenate(self._frames))
         now = self._quick.continue_text(features, self._settled)
@@ -152,7 +152,7 @@ class LiveTranscriber:
             yield Event("partial", *self._times(self._frames), agreed, round(self.heard, 3))
 
     def _end(self, frames: list[np.ndarray]) -> Iterator[Event]:
-        """The text of an utterance; none if nothing was heard in it, unless something had been shown."""
+        """Yield the text of an utterance; none if nothing was heard in it, unless something had been shown."""
         if self._voice.last_loud <= self._start:
             # The rest of a long utterance that was cut.
             return
@@ -212,7 +212,7 @@ class ChunkedTranscriber(LiveTranscriber):
             yield Event("final", start, end, text, round(self.heard, 3), (found,) if text else ())
 
     def _read(self, *, is_last: bool) -> str:
-        """The text after all that was heard of the utterance."""
+        """Return the text after all that was heard of the utterance."""
         new = self._frames[self._num_read :]
         text = self._stream.read(np.concatenate([FRAME_READ, *new]), is_last=is_last)
         self._tried = self._num_read = len(self._frames)
@@ -228,7 +228,7 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u34
 
 
 def find_agreed(first: str, second: str) -> str:
-    """The beginning that two texts share, up to the end of a word; without the marks after it.
+    """Return the beginning that two texts share, up to the end of a word; without the marks after it.
 
     >>> find_agreed("I like it, but", "I like it. Bu"), find_agreed("a do", "a don't"), find_agreed("今日は", "今日も")
     ('I like it', 'a', '今日')
@@ -241,7 +241,7 @@ def find_agreed(first: str, second: str) -> str:
 
 
 def _ends_word(text: str, place: int) -> bool:
-    """Whether a word, or a mark after one, ends before a place of a text."""
+    """Return whether a word, or a mark after one, ends before a place of a text."""
     before, after = text[place - 1], text[place : place + 1]
     if UNSPACED.match(before) and UNSPACED.match(after) and not unicodedata.category(after).startswith("M"):
         return True

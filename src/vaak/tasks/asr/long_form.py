@@ -42,7 +42,7 @@ def speech_seconds(window: Window) -> float:
 def cut_windows(
     read: Callable[[float, float], np.ndarray], duration: float, longest: float, sampling_rate: int
 ) -> Iterator[tuple[float, float, float, np.ndarray]]:
-    """The windows of a recording, cut where it is quietest; silent ones are left out.
+    """Yield the windows of a recording, cut where it is quietest; silent ones are left out.
 
     Each is its beginning, where speech in it starts and ends, in seconds, and its samples.
 

@@ -71,7 +71,7 @@ class AsrMeters(Meters):
                 self._sums[key] = self._sums.get(key, 0.0) + value
 
     def transcripts(self, model: nn.Module, encoded: Any, batch: Batch) -> list[str]:
-        """The transcript of each row of encoded audio, rows of ``batch``."""
+        """Return the transcript of each row of encoded audio, rows of ``batch``."""
         return self._transcribe(model, encoded)
 
     def errors(
@@ -115,7 +115,7 @@ class AsrMeters(Meters):
         return make_summary("wer", seen)
 
     def audio(self) -> dict[str, bytes]:
-        """The first utterances."""
+        """Return the first utterances."""
         return {f"utterance-{number}": read() for number, read in enumerate(self._audio, 1)}
 
     def sums(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ PURPOSE, BASE_KEY = "speech recognition", "model.base"
 
 
 def resolve_base(options: AsrModelConfig, folder: Path) -> str:
-    """The folder or the name on the Hub of a base; a relative folder is looked for in ``folder``, too.
+    """Return the folder or the name on the Hub of a base; a relative folder is looked for in ``folder``, too.
 
     Raises UserError for a folder that isn't there, or one without weights.
     """

@@ -75,7 +75,7 @@ class Transcriber:
     def transcribe_files(
         self, paths: Iterable[Path], batch_size: int | None = None
     ) -> Iterator[Transcript | UserError]:
-        """The words of each audio file, or why it can't be read; windows of several are transcribed together.
+        """Yield the words of each audio file, or why it can't be read; windows of several are transcribed together.
 
         There are ``batch_size`` windows in a batch; with None, as many as memory allows.
         """
@@ -107,15 +107,15 @@ class Transcriber:
                 yield Window(begin, start, end, self.features(samples), len(samples))
 
     def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
-        """The segments of each window, all computed at once."""
+        """Return the segments of each window, all computed at once."""
         raise NotImplementedError
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
-        """The words of each window's features ``(bin, frame)``, all computed at once."""
+        """Return the words of each window's features ``(bin, frame)``, all computed at once."""
         raise NotImplementedError
 
     def continue_text(self, features: np.ndarray, settled: str) -> str:
-        """The words of features ``(bin, frame)`` of audio that isn't over; ``settled`` are its first words.
+        """Return the words of features ``(bin, frame)`` of audio that isn't over; ``settled`` are its first words.
 
         A model that can continues after them; others, such as CTC models, hear all of it again.
         """
@@ -127,14 +127,14 @@ class Transcriber:
         return None
 
     def texts(self, features: Sequence[np.ndarray]) -> list[str]:
-        """The transcript of each of ``features`` ``(bin, frame)``, some of them computed at once."""
+        """Return the transcript of each of ``features`` ``(bin, frame)``, some of them computed at once."""
         size = self.decoding.batch_size
         return [
             text for at in range(0, len(features), size) for text in self.texts_of_windows(features[at : at + size])
         ]
 
     def decode_texts(self, encoded: Any) -> list[str]:
-        """The transcript of each row of encoded audio."""
+        """Return the transcript of each row of encoded audio."""
         raise NotImplementedError
 
 
@@ -157,5 +157,5 @@ def make_hotwords(vocabulary: Vocabulary, entries: tuple[str, ...], weight: floa
 
 
 def _is_writable(vocabulary: Vocabulary, text: str) -> bool:
-    """Whether a text can be written in any case."""
+    """Return whether a text can be written in any case."""
     return not all(vocabulary.find_unwritable([text, text.lower(), text.upper(), text.title()]))

@@ -179,7 +179,7 @@ class AsrSources:
         return decoder_limit(longest - len(vocabulary.ids.prompt))
 
     def data_options(self) -> dict[str, Any]:
-        """The options that decide the prepared data."""
+        """Return the options that decide the prepared data."""
         factory = self.tokenizer
         later = {name for name in CAME_LATER if getattr(self.data, name)}
         return {

@@ -47,7 +47,7 @@ USUAL_CHUNK = 0.32
 
 
 def metrics(experiment: AsrExperiment) -> Iterable[str]:
-    """The metrics that evaluations give."""
+    """Return the metrics that evaluations give."""
     routing = (
         ("val_routing_entropy", "val_dead_experts", "val_expert_use/", "val_expert_weight/", "val_expert_wer/")
         if experiment.model.experts
@@ -109,7 +109,7 @@ def num_parameters(experiment: AsrExperiment) -> int:
 
 
 def settle_by_base(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[float, str]]:
-    """A base that reads less than 30 s, or a window, decides how long utterances may be."""
+    """Return a base that reads less than 30 s, or a window, decides how long utterances may be."""
     base, window = get("model.base"), get("model.window")
     is_whisper = get("model.architecture") not in (CTC, DECODER)
     if base != SCRATCH and is_whisper and isinstance(window, int | float) and window > 0:

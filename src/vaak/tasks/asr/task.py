@@ -212,23 +212,23 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
             make_hotwords(self.prepared.vocabulary, decoding.hotwords, decoding.hotword_weight)
 
     def show(self, batch: Batch) -> list[str]:
-        """The name and the transcript of each row."""
+        """Return the name and the transcript of each row."""
         return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
 
     def transcriber(self, model: nn.Module, **options: Any) -> Transcriber:
-        """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
+        """Return the model with what it reads and writes; ``options`` override those of ``data.decoding``."""
         raise NotImplementedError
 
     def predict(
         self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
     ) -> Iterator[Transcript]:
-        """The transcript of each audio file. Raises UserError for one that can't be read."""
+        """Return the transcript of each audio file. Raises UserError for one that can't be read."""
         return collect_results(self.predict_files(model, [*map(Path, inputs)], batch_size))
 
     def predict_files(
         self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None
     ) -> Iterator[tuple[Path, Transcript | UserError]]:
-        """The transcript of each audio file, or why it can't be read."""
+        """Yield the transcript of each audio file, or why it can't be read."""
         names = name_recordings(paths)
         for path, found in zip(paths, self.transcriber(model).transcribe_files(paths, batch_size), strict=True):
             yield path, found if isinstance(found, UserError) else replace(found, name=names[path])

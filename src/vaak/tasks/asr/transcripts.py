@@ -101,11 +101,11 @@ class SpeakerTranscript:
         return [Segment(one.start, one.end, f"{one.speaker}: {one.text}") for one in self.turns]
 
     def rttm(self, path: Path) -> str:
-        """The turns and their words; ``path`` is where it will be."""
+        """Return the turns and their words; ``path`` is where it will be."""
         return rttm_words(self.name, self.turns, path)
 
     def stm(self, path: Path) -> str:
-        """The turns with their text; ``path`` is where it will be."""
+        """Return the turns with their text; ``path`` is where it will be."""
         return stm_text(self.name, self.turns, path)
 
 
@@ -134,7 +134,7 @@ def vtt_text(segments: Iterable[Segment]) -> str:
 
 
 def _marked_text(segment: Segment) -> str:
-    """The text of a segment, in which improbable words are marked.
+    """Return the text of a segment, in which improbable words are marked.
 
     >>> _marked_text(Segment(0, 1, "a < b", (Interval(0, 1, "a"), Interval(0, 1, "b")), None, (0.9, 0.2)))
     'a &lt; <c.low>b</c>'
@@ -153,7 +153,7 @@ def _marked_text(segment: Segment) -> str:
 
 
 def _clock(seconds: float, point: str = ",") -> str:
-    """A time as subtitles have it.
+    """Return a time as subtitles have it.
 
     >>> _clock(3725.5)
     '01:02:05,500'

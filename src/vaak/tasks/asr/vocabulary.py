@@ -117,7 +117,7 @@ def _with_added_text(backend: Backend, languages: Iterable[str] = ()) -> Backend
 
 
 def _find_languages(special: Mapping[str, int]) -> dict[str, int]:
-    """The languages among special tokens, by their codes: those of Whisper in its order, then others."""
+    """Return the languages among special tokens, by their codes: those of Whisper in its order, then others."""
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     others = [name[2:-2] for name in special if _LANGUAGE.fullmatch(name) and name not in _NAMED]
@@ -146,7 +146,7 @@ class Vocabulary:
         return backend
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a transcript, without prompt and end."""
+        """Return the ids of a transcript, without prompt and end."""
         found: list[int] = self.backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
         # A tokenizer without an unknown token writes padding for what it doesn't know.
         return [one for one in found if one != self.ids.pad]
@@ -188,11 +188,11 @@ class Vocabulary:
         return re.search(r'"type":\s*"NFK?D"', self.content) is not None
 
     def raw(self, ids: Sequence[int]) -> str:
-        """The unchanged text of ids, with that of special tokens."""
+        """Return the unchanged text of ids, with that of special tokens."""
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
     def token(self, name: str) -> int:
-        """The id of a special token, as ``<|startofprev|>``. Raises KeyError if there is none."""
+        """Return the id of a special token, as ``<|startofprev|>``. Raises KeyError if there is none."""
         found = self.backend.token_to_id(name)
         if found is None:
             raise KeyError(name)
@@ -291,7 +291,7 @@ class Vocabulary:
         return next((code for code, token in self.languages.items() if token == self.ids.prompt[1]), None)
 
     def tokens(self) -> list[str]:
-        """Every token by its id, also those that have only a place."""
+        """Return every token by its id, also those that have only a place."""
         return [self.backend.id_to_token(number) or "" for number in range(self.ids.size)]
 
     @classmethod

@@ -241,7 +241,7 @@ def write_targets(
 
 
 def _number_labels(column: str, classes: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """The number of each label; ``names`` are those of a set's classes."""
+    """Return the number of each label; ``names`` are those of a set's classes."""
     named = number_names(classes, names)
     if named:
         some = ", ".join(f"{classes[number]} is {name}" for name, number in islice(named.items(), 10))
@@ -266,7 +266,7 @@ def _collect_classes(columns: Iterable[str], store: TextStore, number: int | Non
 
 
 def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
-    """The tokenizer, trained on the training texts or taken from the pretrained model, and saved."""
+    """Return the tokenizer, trained on the training texts or taken from the pretrained model, and saved."""
     if sources.base is not None:
         experiment = sources.experiment
         return save_base(sources.base, folder, experiment.data.max_length, experiment.model.pooling)
@@ -277,7 +277,7 @@ def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path
 
 
 def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
-    """The vectors ``(token, width)`` of a file for the words of a tokenizer; NaN where the file has none.
+    """Return the vectors ``(token, width)`` of a file for the words of a tokenizer; NaN where the file has none.
 
     Raises UserError if the file can't be read, or its lines differ in length.
     """
@@ -312,7 +312,7 @@ def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
-    """The words in small letters that are one token within a text, with its number.
+    """Return the words in small letters that are one token within a text, with its number.
 
     Raises DataError if there are none: a tokenizer of bytes or characters.
     """
@@ -373,7 +373,7 @@ class RowFormat:
         return self.max_length - 2 * self.ends
 
     def row(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """The row of a text's tokens; of one without any, an unknown token."""
+        """Return the row of a text's tokens; of one without any, an unknown token."""
         kept = np.asarray(ids[: self.num_kept], dtype=np.int64)
         kept = kept if len(kept) else np.array([self.tokenizer.unk_id])
         row: np.ndarray = (
@@ -382,7 +382,7 @@ class RowFormat:
         return row
 
     def lengths(self, num_tokens: np.ndarray) -> np.ndarray:
-        """The lengths of rows, of the numbers of their tokens."""
+        """Return the lengths of rows, of the numbers of their tokens."""
         return np.asarray(np.minimum(np.maximum(num_tokens, 1) + 2 * self.ends, self.max_length))
 
 
@@ -484,7 +484,7 @@ ClassWeights = Mapping[str, np.ndarray]
 
 
 def class_weights(given: str | Sequence[float], targets: np.ndarray, classes: Classes) -> ClassWeights:
-    """The weights of the classes of each column, for ``targets`` ``(text, column)`` of the training split.
+    """Return the weights of the classes of each column, for ``targets`` ``(text, column)`` of the training split.
 
     Raises UserError if a list has not one for each class.
     """
@@ -513,5 +513,5 @@ def balanced(counts: np.ndarray) -> np.ndarray:
 
 
 def name_unit(column: str) -> str:
-    """The unit that a weighted loss of a column is a sum of."""
+    """Return the unit that a weighted loss of a column is a sum of."""
     return f"class weight of {column}"

@@ -52,7 +52,7 @@ def explain_no_hf(base: Any, pooling: str, classes: Classes) -> str:
 
 
 def _get_base(model: nn.Module) -> Any:
-    """The pretrained encoder; None where a model isn't on one."""
+    """Return the pretrained encoder; None where a model isn't on one."""
     base = model.transformer if isinstance(model, TransformerClassifier) else None
     return base.base if isinstance(base, Pretrained) else None
 
@@ -155,7 +155,7 @@ the base as many rows first, by `base.resize_token_embeddings({size})`.
 
 @torch.no_grad()
 def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: int) -> Any:
-    """The equivalent classifier of transformers. Raises UserError if there is none, or outputs differ."""
+    """Return the equivalent classifier of transformers. Raises UserError if there is none, or outputs differ."""
     base, model = _get_base(trained), cast("TransformerClassifier", trained)
     if reason := explain_no_hf(base and base.config, model.config.pooling, classes):
         raise UserError(f"--format hf: {reason}; use --format onnx")

@@ -105,7 +105,7 @@ class Predictions(NamedTuple):
 
 
 def decide_labels(scores: Tensor, targets: Tensor, multi_label: bool) -> Predictions:
-    """The decisions that scores ``(text, class)`` make, for targets ``(text,)`` or ``(text, class)``."""
+    """Return the decisions that scores ``(text, class)`` make, for targets ``(text,)`` or ``(text, class)``."""
     if multi_label:
         loss = F.binary_cross_entropy_with_logits(scores, targets.double(), reduction="none").mean(1).sum()
         probabilities, true = scores.sigmoid(), targets > 0.5
@@ -173,7 +173,7 @@ class ClassMeters(Meters):
                 self.totals[f"{key}\t{place}\t{number}"] += float(value)
 
     def _name_labels(self, names: Sequence[str], found: Predictions) -> list[tuple[str, str, str]]:
-        """The true labels, the predicted ones, and the least confidence of a decision, of each text."""
+        """Return the true labels, the predicted ones, and the least confidence of a decision, of each text."""
         sure = found.confidences
         if self.multi_label:
             sure = torch.where(found.predicted, sure, 1 - sure).amin(1)
@@ -249,7 +249,7 @@ class ClassMeters(Meters):
         return {**found, "confusions": confusions, "calibration": calibration}
 
     def pictures(self) -> dict[str, bytes]:
-        """The confusion matrix, of single labels, and the reliability of each label column."""
+        """Return the confusion matrix, of single labels, and the reliability of each label column."""
         found = {}
         for index, (column, end) in enumerate(self._endings().items()):
             if not self.multi_label:
@@ -311,7 +311,7 @@ class ScopeMeters(Meters):
 
 
 def by_column(logits: Tensor, classes: Classes) -> dict[str, Tensor]:
-    """The scores of each label column, from those of all classes ``(row, class)``."""
+    """Return the scores of each label column, from those of all classes ``(row, class)``."""
     parts = logits.split([len(names) for names in classes.values()], dim=-1)
     return dict(zip(classes, parts, strict=True))
 
@@ -330,7 +330,7 @@ def get_bins(place: int, sums: dict[str, float]) -> np.ndarray:
 
 
 def ece(bins: np.ndarray) -> float:
-    """The expected calibration error of bins ``(bin, 3)``."""
+    """Return the expected calibration error of bins ``(bin, 3)``."""
     counts, confidence, hits = bins.T
     return float(np.abs(confidence - hits).sum() / counts.sum()) if counts.sum() else math.nan
 
@@ -355,7 +355,7 @@ class Scores(nn.Module):
 
 
 def compute_metrics(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
-    """The metrics of a dataset that scores ``(text, class)`` give, by the meters of a model."""
+    """Return the metrics of a dataset that scores ``(text, class)`` give, by the meters of a model."""
     model, rng, size = Scores(scores), np.random.default_rng(0), len(dataset.lengths)
     for start in range(0, size, MOST_ROWS_SEEN):
         rows = [[dataset.example(index, rng)] for index in range(start, min(start + MOST_ROWS_SEEN, size))]
@@ -371,7 +371,7 @@ def baseline_scores(
     multi_label: bool,
     embeddings: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another.
+    """Yield each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another.
 
     ``embeddings`` ``(text, width)`` are those of a pretrained model for the texts of training and the evaluated ones.
     """
@@ -396,7 +396,7 @@ def baseline_scores(
 
 @torch.inference_mode()
 def embed_texts(base: Pretrained, dataset: TextDataset) -> np.ndarray:
-    """The mean of a pretrained model's vectors for the tokens of each text, ``(text, width)``, in order."""
+    """Return the mean of a pretrained model's vectors for the tokens of each text, ``(text, width)``, in order."""
     base.eval()
     device, rng = next(base.parameters()).device, np.random.default_rng(0)
     found = np.empty((len(dataset.lengths), base.width), np.float32)

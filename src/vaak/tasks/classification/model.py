@@ -46,7 +46,7 @@ class TextClassifier(nn.Module):
         return F.linear(self.dropout(self.represent(inputs, mask)), self.class_weights(), self.head.bias)
 
     def class_weights(self) -> Tensor:
-        """The head's weights ``(class, width)``, within their bound."""
+        """Return the head's weights ``(class, width)``, within their bound."""
         weight: Tensor = self.head.weight
         if self.config.max_norm is None:
             return weight

@@ -91,14 +91,14 @@ class Labeller:
         return batch.to(next(self.model.parameters()).device), [len(one) > self.rows.num_kept for one in ids]
 
     def _embeddings(self, texts: list[str]) -> list[tuple[tuple[str, list[float]], bool]]:
-        """Each text with its embedding, all computed at once; and whether it is cut."""
+        """Return each text with its embedding, all computed at once; and whether it is cut."""
         (batch, are_cut), model = self._read(texts), cast("TextClassifier", self.model)
         with without_dropout(self.model), torch.inference_mode():
             vectors = model.represent(batch["inputs"], batch["mask"]).float().cpu().tolist()
         return list(zip(zip(texts, vectors, strict=True), are_cut, strict=True))
 
     def _predictions(self, texts: list[str]) -> list[tuple[Prediction, bool]]:
-        """The prediction for each text, all computed at once; and whether it is cut."""
+        """Return the prediction for each text, all computed at once; and whether it is cut."""
         batch, are_cut = self._read(texts)
         with without_dropout(self.model), torch.inference_mode():
             scores = by_column(self.model(batch["inputs"], batch["mask"]).double().cpu(), self.classes)

@@ -79,12 +79,12 @@ def require_encoder(config: Any, source: str, pooling: str) -> bool:
 
 
 def read_config(folder: Path) -> Any:
-    """The configuration in prepared data."""
+    """Return the configuration in prepared data."""
     return import_transformers(PRETRAINED_KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
 
 
 def longest_input(config: Any) -> int | None:
-    """The most tokens that a model reads; None where nothing bounds them."""
+    """Return the most tokens that a model reads; None where nothing bounds them."""
     positions = getattr(config, "max_position_embeddings", None)
     after_padding = "roberta" in config.model_type or config.model_type in ("camembert", "mpnet")
     # These families number positions from the one after the padding's.
@@ -93,7 +93,7 @@ def longest_input(config: Any) -> int | None:
 
 
 def set_dropout(config: Any, options: ClassifierConfig) -> Any:
-    """The configuration with the dropout that is asked for, under the names that it has."""
+    """Return the configuration with the dropout that is asked for, under the names that it has."""
     attention = options.dropout if options.attention_dropout is None else options.attention_dropout
     names = {"hidden_dropout_prob": options.dropout, "dropout": options.dropout}
     names |= {"attention_probs_dropout_prob": attention, "attention_dropout": attention}
@@ -157,7 +157,7 @@ class Pretrained(nn.Module):
 
 
 def loaded_embeddings(source: str) -> np.ndarray:
-    """The input embeddings ``(token, width)`` of a model. Raises UserError where they can't be loaded."""
+    """Return the input embeddings ``(token, width)`` of a model. Raises UserError where they can't be loaded."""
     auto = import_transformers(PRETRAINED_KEY)
     with quiet_transformers(auto):
         model: Any = fetch_model(
@@ -188,7 +188,7 @@ def load_head(head: nn.Linear, source: str, pooling: str, names: Sequence[str]) 
 
 
 def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list[str], Tensor, Tensor] | None:
-    """The names, weights and biases of the classes of ``source``; None if they can't be used for ``names``."""
+    """Return the names, weights and biases of the classes of ``source``; None if they can't be used for ``names``."""
     config = load_config(PRETRAINED_KEY, source)
     architecture = next(iter(config.architectures or ()), "")
     if not architecture.endswith("ForSequenceClassification"):
@@ -255,7 +255,7 @@ HEAD_OPTIONS = {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}
 
 
 def configure_head(config: Any, head: Head, pooling: str) -> Any:
-    """The configuration of a classifier with such a head."""
+    """Return the configuration of a classifier with such a head."""
     given = {"classifier_pooling": head.poolings[pooling], **(HEAD_OPTIONS if head.pairs else {})}
     config.update({name: value for name, value in given.items() if hasattr(config, name)})
     return config
@@ -282,7 +282,7 @@ def write_head(peer: nn.Module, head: Head, weight: Tensor, bias: Tensor) -> Non
 
 
 def read_head(head: Head, tensors: Mapping[str, Tensor], epsilon: float) -> tuple[Tensor, Tensor] | None:
-    """The weights and biases that ``write_head`` wrote; None where a head isn't one of those."""
+    """Return the weights and biases that ``write_head`` wrote; None where a head isn't one of those."""
     before, classes = (tensors.get(f"{name}.weight") for name in (head.before, head.classes))
     bias = tensors.get(f"{head.classes}.bias")
     if before is None or classes is None or bias is None:
@@ -301,7 +301,7 @@ def read_head(head: Head, tensors: Mapping[str, Tensor], epsilon: float) -> tupl
 
 
 def _layers(head: Head, weight: Tensor, width: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The weights of both layers, the first with ``width`` outputs."""
+    """Return the weights of both layers, the first with ``width`` outputs."""
     if not head.pairs:
         return SHRUNK * torch.eye(width), weight / SHRUNK
     number = len(weight)

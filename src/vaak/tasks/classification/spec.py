@@ -52,7 +52,7 @@ FIGURES = ("loss", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "ece")
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """The findings on an experiment of this task."""
+    """Yield the findings on an experiment of this task."""
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
     yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
@@ -146,7 +146,7 @@ def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> It
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The metrics that evaluations give."""
+    """Return the metrics that evaluations give."""
     several = len(experiment.data.corpus.label_columns) > 1
     return [f"val_{name}{end}" for end in (("", "/") if several else ("",)) for name in FIGURES]
 
@@ -194,7 +194,7 @@ def opens(about: Mapping[str, Any], source: str) -> str | None:
 
 
 def is_sentence_encoder(about: Mapping[str, Any]) -> bool:
-    """Whether a model of transformers gives embeddings of texts without training."""
+    """Return whether a model of transformers gives embeddings of texts without training."""
     return _is_encoder(about, [str(name) for name in about.get("architectures") or ()]) and "conv_dim" not in about
 
 

@@ -172,7 +172,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return RowFormat(self.prepared.tokenizer, self.options.architecture == "transformer", self.data.max_length)
 
     def change(self) -> Change | None:
-        """The augmentation of training texts. Raises UserError where its synonyms are missing."""
+        """Return the augmentation of training texts. Raises UserError where its synonyms are missing."""
         options = self.data.augmentation
         if not options.enabled:
             return None
@@ -257,11 +257,11 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return resolve_source(PRETRAINED_KEY, self.options.pretrained_model, self.folder)
 
     def make_main_loss(self) -> Loss:
-        """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
+        """Return the loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
         return self._loss({"type": "bce"} if self.multi_label else {})
 
     def _loss(self, options: dict[str, Any]) -> Loss:
-        """The main loss; ``options`` replace the user's, where that is cross-entropy."""
+        """Return the main loss; ``options`` replace the user's, where that is cross-entropy."""
         config = self.experiment.training.loss
         if config.main.type == "cross_entropy":
             unweighted = {"weight": None} if "weight" in config.main.options else {}
@@ -380,7 +380,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights, get_text)
 
     def show(self, batch: Batch) -> list[str]:
-        """The text of each row, special tokens written out, as the model reads it."""
+        """Return the text of each row, special tokens written out, as the model reads it."""
         tokenizer = self.prepared.tokenizer
         rows = zip(batch["inputs"].cpu(), batch["mask"].cpu(), strict=True)
         return [tokenizer.decode(row[real].tolist(), skip_special_tokens=False) for row, real in rows]
@@ -392,7 +392,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return self.prepared.tokenizer
 
     def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Prediction]:
-        """The labels of each text with their probabilities."""
+        """Return the labels of each text with their probabilities."""
         return self._labeller(model).label(inputs, batch_size)
 
     def embed(
@@ -434,7 +434,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         export_onnx(merged(model.eval()), self.rows, self.prepared.classes, folder)
 
     def samples(self, model: nn.Module) -> list[str]:
-        """The labels of the first validation texts, with the true ones."""
+        """Return the labels of the first validation texts, with the true ones."""
         texts = self.prepared.stores("valid").texts
         rows = [texts[index] for index in range(min(SHOWN_TEXTS, len(texts)))]
         found = self.predict(model, (row.text for row in rows))
@@ -445,5 +445,5 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
 
 def _name_label_logits(column: str) -> str:
-    """The name of a group of logits that chooses for each label whether a text has it."""
+    """Return the name of a group of logits that chooses for each label whether a text has it."""
     return f"each label of {column}"

@@ -85,7 +85,7 @@ class WindowDataset(Dataset):
         return ids
 
     def documents(self) -> np.ndarray:
-        """The document in which each window begins, ``(window,)``."""
+        """Return the document in which each window begins, ``(window,)``."""
         raise NotImplementedError
 
     def collate(self, rows: list[list[TokenSequence]]) -> Batch:
@@ -166,7 +166,7 @@ class TextDataset(WindowDataset):
         return self.windows.documents
 
     def ids(self, index: int) -> np.ndarray:
-        """The ids of an example: one more than it has targets."""
+        """Return the ids of an example: one more than it has targets."""
         document, start = int(self.windows.documents[index]), int(self.windows.starts[index])
         return self._read(document, start, int(self.windows.sizes[index]) + 1)
 
@@ -290,7 +290,7 @@ class StreamDataset(WindowDataset):
         return found
 
     def ids(self, index: int) -> np.ndarray:
-        """The ids of an example that is not shifted: one more than it has targets."""
+        """Return the ids of an example that is not shifted: one more than it has targets."""
         length = int(self.lengths[index])
         return self._read(min(index * self.max_length, self.num_targets - length), length + 1)
 
@@ -325,7 +325,7 @@ def corrupt(
     special: SpecialTokens,
     rng: np.random.Generator,
 ) -> TokenSequence:
-    """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``.
+    """Return the example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``.
 
     ``num_bytes`` is the size of their text; ``corruption`` says how many inputs are masked or dropped, ``special``
     which ids stand for them, and ``rng`` draws which. Among the tokens that are predicted from both sides, 80 % are
@@ -402,7 +402,7 @@ class Windows:
 
 
 def cut_windows(num_targets: np.ndarray, size: int, stride: int) -> Windows:
-    """The windows of documents with these numbers of targets; a document without targets has none.
+    """Return the windows of documents with these numbers of targets; a document without targets has none.
 
     >>> windows = cut_windows(np.array([12, 3]), size=8, stride=4)
     >>> windows.documents.tolist(), windows.starts.tolist(), windows.sizes.tolist(), windows.scored_from.tolist()

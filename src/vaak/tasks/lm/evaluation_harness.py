@@ -122,7 +122,7 @@ class HarnessModel(TemplateLM):
         return scores
 
     def _scores(self, requests: Sequence[Request]) -> Iterator[Score]:
-        """The scores of one batch: rows of as many last tokens as the model reads, padded on the right.
+        """Yield the scores of one batch: rows of as many last tokens as the model reads, padded on the right.
 
         Raises DataError for more tokens to score than these.
         """
@@ -283,7 +283,7 @@ def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]
 
 
 def _write_task(manager: _Tasks, name: str, data: Path | None, folder: Path) -> str:
-    """The task; with ``data``, a file in ``folder`` that is the task's own but for its data.
+    """Return the task; with ``data``, a file in ``folder`` that is the task's own but for its data.
 
     Raises UserError for data that aren't a file of a known format.
     """
@@ -366,7 +366,7 @@ def _refuse_code(questions: Questions) -> None:
 
 
 def _included_files(path: Path) -> list[Path]:
-    """The files that a task file includes. Raises UserError if it is more than plain YAML, or can't be read."""
+    """Return the files that a task file includes. Raises UserError if it is more than plain YAML, or can't be read."""
     try:
         # The harness's loader imports what a tag names; this one only builds plain values, and raises for such a tag.
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))

@@ -109,7 +109,7 @@ def export_hf(
 
 
 def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
-    """The family that a model is written as: its base's. Raises UserError where there is none."""
+    """Return the family that a model is written as: its base's. Raises UserError where there is none."""
     found = find_family(model.config)
     return found if base is None else FAMILIES[base.config["model_type"]]
 
@@ -262,7 +262,7 @@ def _find_window(model: AnyLanguageModel) -> int | None:
 
 
 def hf_config(model: LanguageModel, max_length: int, family: DecoderFamily | None = None) -> dict[str, Any]:
-    """The model's ``config.json``; ``family`` is the one of its options, unless another is given."""
+    """Return the model's ``config.json``; ``family`` is the one of its options, unless another is given."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
     # A tied output layer that was adapted has its own weight once the adapter is merged.
     config = model.config.model_copy(update={"tie_embeddings": model.head is None})
@@ -270,7 +270,7 @@ def hf_config(model: LanguageModel, max_length: int, family: DecoderFamily | Non
 
 
 def hf_weights(model: LanguageModel, family: DecoderFamily | None = None) -> dict[str, torch.Tensor]:
-    """The weights under transformers' names, on the CPU; a tied head is not repeated."""
+    """Return the weights under transformers' names, on the CPU; a tied head is not repeated."""
     return (family or find_family(model.config)).exported(model.state_dict())
 
 
@@ -332,7 +332,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         return RunTokenizer(self.prepared.folder / "tokenizer" / "tokenizer.json", names, self._turn_ends())
 
     def _turn_ends(self) -> tuple[int, ...]:
-        """The tokens at which a run that was taught conversations ends an answer; none of one taught texts."""
+        """Return the tokens at which a run that was taught conversations ends an answer; none of one taught texts."""
         prepared = prepared_folder(self.directory) / "tokenizer"
         content = template_in(prepared) if self.data.corpus.has_answers else None
         return () if content is None else ChatTemplate(content, self.tokenizer).end_ids

@@ -82,7 +82,7 @@ class DecoderFamily:
         return f"{self.prefix}{self.layers}.{layer}.{own}.{kind}", piece
 
     def exported(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors under their names, on the CPU."""
+        """Return our tensors under their names, on the CPU."""
         found: dict[str, Tensor] = {}
         for name, tensor in weights.items():
             theirs, piece = self.theirs(name)
@@ -347,7 +347,7 @@ _BOUNDS = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_fas
 
 
 def rope_parameters(config: StackConfig) -> dict[str, Any]:
-    """The rotary positions under transformers' names; ntk scaling changes the base of the wavelengths."""
+    """Return the rotary positions under transformers' names; ntk scaling changes the base of the wavelengths."""
     factor, kind = config.rope_scaling_factor, config.rope_scaling_type
     plain = {"rope_type": "default", "rope_theta": config.rope_theta}
     if factor == 1:
@@ -365,7 +365,7 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
 
 
 def convert_options(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
-    """The options of our model that is one of transformers with the configuration ``theirs``.
+    """Return the options of our model that is one of transformers with the configuration ``theirs``.
 
     Where there is none, a string says what ours doesn't have.
     """

@@ -118,7 +118,7 @@ def _foreign_to_gemma(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[int, int, int]:
-    """The number of heads, that of keys and values, and a head's width."""
+    """Return the number of heads, that of keys and values, and a head's width."""
     heads = config["num_attention_heads"]
     return heads, config.get("num_key_value_heads") or heads, config.get("head_dim") or config["hidden_size"] // heads
 

@@ -163,7 +163,7 @@ def _iterate_merges(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _adds_space(content: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer of SentencePiece's puts a space before a text.
+    """Return whether a tokenizer of SentencePiece's puts a space before a text.
 
     Raises UserError if it does to a text what llama.cpp doesn't.
     """

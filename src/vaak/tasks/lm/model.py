@@ -75,7 +75,7 @@ class MixedDecoder(nn.Module):
     def _mixed(
         self, scores: Tensor, input_ids: Tensor, documents: Tensor | None = None, select: Tensor | None = None
     ) -> Tensor:
-        """The scores of the mixture, of those of the network; the others are what ``forward`` was given."""
+        """Return the scores of the mixture, of those of the network; the others are what ``forward`` was given."""
         assert self.ngram is not None
         contexts = self.ngram.find_contexts(input_ids, documents)
         return self.ngram.mix(scores, contexts if select is None else _selected(contexts, select))
@@ -115,11 +115,11 @@ class LanguageModel(TransformerModel, MixedDecoder):
         return mixed
 
     def new_cache(self) -> Any:
-        """An empty cache, for decoding token by token."""
+        """Return an empty cache, for decoding token by token."""
         return super().new_cache() if self.ngram is None else MixtureCache(super().new_cache())
 
     def token_modules(self) -> list[nn.Module]:
-        """The modules whose weights have a row for each token."""
+        """Return the modules whose weights have a row for each token."""
         return [self.embedding] if self.head is None else [self.embedding, self.head]
 
 
@@ -141,7 +141,7 @@ class TransformersDecoder(MixedDecoder):
         return found
 
     def token_modules(self) -> list[nn.Module]:
-        """The modules whose weights have a row for each token; the second may share the weight of the first."""
+        """Return the modules whose weights have a row for each token; the second may share the weight of the first."""
         return [self.embedding, self.network.get_output_embeddings()]
 
     @property
@@ -192,7 +192,7 @@ class TransformersDecoder(MixedDecoder):
     # Reading token by token.
 
     def new_cache(self) -> DecoderCache:
-        """An empty cache, for decoding token by token."""
+        """Return an empty cache, for decoding token by token."""
         return DecoderCache()
 
     def next_logits(
@@ -267,7 +267,7 @@ class TransformersDecoder(MixedDecoder):
             )
 
     def _tried(self, ways: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> bool:
-        """Whether the two results of each pair agree; False if one of them fails."""
+        """Return whether the two results of each pair agree; False if one of them fails."""
         try:
             with torch.no_grad(), without_dropout(self):
                 return all(
@@ -318,7 +318,7 @@ class TransformersDecoder(MixedDecoder):
 
 
 def _with_few_layers(config: Any) -> Any:
-    """The configuration of a model of transformers that has each kind of layer, two at least, and few tokens."""
+    """Return the configuration of a model of transformers that has each kind of layer, two at least, and few tokens."""
     few = copy.deepcopy(config)
     number = few.num_hidden_layers
     of_layers = {name: list(value) for name, value in vars(few).items() if _has_one_for_each(value, number)}
@@ -427,7 +427,7 @@ def has_token_vectors_in_bf16(lora: LoraConfig | None) -> bool:
 
 
 def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: range = range(0)) -> AnyLanguageModel:
-    """The model with the low-rank adapters of ``lora``, in place; a tied output layer of ours may have one, too.
+    """Return the model with the low-rank adapters of ``lora``, in place; a tied output layer of ours may have one, too.
 
     The rows of ``new_tokens`` are trained next to them.
     """

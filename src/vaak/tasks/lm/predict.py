@@ -430,7 +430,7 @@ def _require_readable(model: AnyLanguageModel, prompts: Sequence[Sequence[int]])
 def _draw_steps(
     decoder: RowDecoder, settings: SamplingSettings, keys: np.ndarray, reader: TokenReader
 ) -> Iterator[list[int | None]]:
-    """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch.
+    """Yield the next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch.
 
     A row's tokens depend on its own key and place alone, so it may begin later than others.
     """

@@ -107,7 +107,7 @@ def collate_pairs(rows: list[list[PreferencePair]], pad: int) -> Batch:
 
 
 def answer_log_probabilities(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The log-probability of each answer ``(pair, 2)``, and the number of its tokens ``(pair, 2)``."""
+    """Return the log-probability of each answer ``(pair, 2)``, and the number of its tokens ``(pair, 2)``."""
     inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
     scored = targets != IGNORED
     places, is_real = find_counted(scored, batch, "answer_token")
@@ -122,7 +122,7 @@ def answer_log_probabilities(model: nn.Module, batch: Batch) -> tuple[Tensor, Te
 
 
 def preference_losses(loss: Loss, model: nn.Module, batch: Batch) -> dict[str, Term]:
-    """The terms of DPO, or of ORPO, which has the cross-entropy of chosen answers, too."""
+    """Return the terms of DPO, or of ORPO, which has the cross-entropy of chosen answers, too."""
     terms, _, _ = _terms(loss, model, batch)
     return terms
 
@@ -132,7 +132,7 @@ REWARD_ROUNDING = 1e-6
 
 
 def _terms(loss: Loss, model: nn.Module, batch: Batch) -> tuple[dict[str, Term], Tensor, Tensor]:
-    """The terms, the rewards ``(pair, 2)``, and the rounding of the difference of each pair's ``(pair,)``."""
+    """Return the terms, the rewards ``(pair, 2)``, and the rounding of the difference of each pair's ``(pair,)``."""
     module = loss.module
     log_probabilities, counts = answer_log_probabilities(model, batch)
     reference = batch["reference"].to(log_probabilities.dtype)

@@ -97,13 +97,13 @@ def family_in(folder: Path) -> DecoderFamily | None:
 
 
 def options_in(folder: Path, own: LanguageModelConfig) -> LanguageModelConfig:
-    """The options of the model whose base is in prepared data: the base's, and its ``own``."""
+    """Return the options of the model whose base is in prepared data: the base's, and its ``own``."""
     found = convert_options(read_config(folder))
     return own if isinstance(found, str) else type(own)(**found, **{name: getattr(own, name) for name in RUN_OPTIONS})
 
 
 def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
-    """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
+    """Return the model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
     if family_in(folder) is None:
         auto, config = import_transformers(PRETRAINED_KEY), _with_dropout(base_config(folder), own)
         return _sized(TransformersDecoder(auto.AutoModelForCausalLM.from_config(config), own), vocab_size)
@@ -112,12 +112,12 @@ def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLa
 
 
 def base_config(folder: Path) -> Any:
-    """The configuration of the base in prepared data, as transformers has it."""
+    """Return the configuration of the base in prepared data, as transformers has it."""
     return import_transformers(PRETRAINED_KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
 
 
 def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:
-    """The configuration with the dropout of a run, under the names that it has."""
+    """Return the configuration with the dropout of a run, under the names that it has."""
     attention = own.dropout if own.attention_dropout is None else own.attention_dropout
     for names, value in ((DROPOUTS, own.dropout), (ATTENTION_DROPOUTS, attention)):
         for name in names:
@@ -127,7 +127,7 @@ def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:
 
 
 def _sized(model: TransformersDecoder, vocab_size: int) -> TransformersDecoder:
-    """The model with rows for as many tokens, where its tokenizer has more."""
+    """Return the model with rows for as many tokens, where its tokenizer has more."""
     if vocab_size > model.vocab_size:
         model.network.resize_token_embeddings(vocab_size, mean_resizing=False)
     return model

@@ -58,7 +58,7 @@ OWN_LAYERS = ("query", "key", "value", "output", "gate", "up", "down", "router",
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """The findings on an experiment of this task."""
+    """Yield the findings on an experiment of this task."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
     yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
@@ -147,7 +147,7 @@ PREFERENCES = "preferences"
 
 
 def losses(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> tuple[str, ...]:
-    """The main losses that fit the data: of pairs of answers, or of tokens."""
+    """Return the main losses that fit the data: of pairs of answers, or of tokens."""
     return ("dpo", "orpo") if experiment.data.corpus.type == PREFERENCES else list_token_losses(experiment)
 
 
@@ -222,7 +222,7 @@ def _preferences(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The metrics that evaluations give."""
+    """Return the metrics that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
     if experiment.data.corpus.type == PREFERENCES:
         names = ["val_loss", "val_accuracy", "val_margin", "val_chosen_reward", "val_rejected_reward"]

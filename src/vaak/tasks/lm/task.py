@@ -148,7 +148,7 @@ class LanguageModelTask(ExportableTask):
         return with_ngrams(own, self.own.ngram.order, ends_with_bos=self.data.layout == "stream")
 
     def _with_reference(self, own: Recipe, data: LanguageModelDataConfig) -> Recipe:
-        """A recipe that also has the reference's log-probabilities of answers, if the loss needs them."""
+        """Return a recipe that also has the reference's log-probabilities of answers, if the loss needs them."""
         if not self.compares:
             return own
         init_from = self.experiment.training.checkpoint.init_from
@@ -355,7 +355,7 @@ class LanguageModelTask(ExportableTask):
         return add_adapters(model, self.own.lora, new)
 
     def _mixed(self, model: AnyLanguageModel) -> AnyLanguageModel:
-        """The model with the n-grams of ``model.ngram``. Raises DataError where they can't be read."""
+        """Return the model with the n-grams of ``model.ngram``. Raises DataError where they can't be read."""
         if self.own.ngram is not None:
             file = prepared_folder(self.directory) / NGRAM_FILE
             own = self.own.ngram
@@ -419,7 +419,7 @@ class LanguageModelTask(ExportableTask):
         return {"token": model(batch["inputs"], **options)[scored]}
 
     def baselines(self, split: str) -> Baselines:
-        """An n-gram model of the run's tokens. Raises UserError for an encoder, and for minimal pairs."""
+        """Return an n-gram model of the run's tokens. Raises UserError for an encoder, and for minimal pairs."""
         train, evaluated = self.dataset("train"), self.dataset(split)
         pairs = PairDataset | PreferenceDataset
         if not self.causal or isinstance(train, pairs) or isinstance(evaluated, pairs):
@@ -477,7 +477,7 @@ class LanguageModelTask(ExportableTask):
         return "every one counted" if whole else "none between documents"
 
     def show(self, batch: Batch) -> list[str]:
-        """The text of each row, special tokens written out, as the model reads it."""
+        """Return the text of each row, special tokens written out, as the model reads it."""
         inputs = batch["inputs"].cpu()
         rows = (row[row != self.tokenizer.pad_id].tolist() for row in inputs.view(-1, inputs.shape[-1]))
         return [self.tokenizer.decode(row, skip_special_tokens=False) for row in rows]
@@ -496,7 +496,7 @@ class LanguageModelTask(ExportableTask):
         settings: SamplingSettings | None = None,
         batch_size: int | None = None,
     ) -> Iterator[str]:
-        """Each input with the model's continuation, the same as alone."""
+        """Yield each input with the model's continuation, the same as alone."""
         settings = settings or self.sampling()
         texts, read = tee(inputs)
         asked = ((self.prompt(text), settings.seed) for text in read)
@@ -504,7 +504,7 @@ class LanguageModelTask(ExportableTask):
             yield text + continuation
 
     def _describe_template(self) -> str:
-        """The fingerprint of the chat template, and what it is given besides."""
+        """Return the fingerprint of the chat template, and what it is given besides."""
         given = self.data.chat_template_kwargs
         found = compute_fingerprint(self.chat_template.content)
         return f"{found}, {json.dumps(given, sort_keys=True)}" if given else found
@@ -525,7 +525,7 @@ class LanguageModelTask(ExportableTask):
         return WordScores(model, self.tokenizer, end, self.reads)
 
     def prompt(self, text: str) -> list[int]:
-        """The tokens of a text that is to be continued."""
+        """Return the tokens of a text that is to be continued."""
         return [self.tokenizer.bos_id, *self.tokenizer.encode(normalise(text))]
 
     def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
@@ -540,7 +540,7 @@ class LanguageModelTask(ExportableTask):
         tools: Tools = (),
         options: Options = NO_OPTIONS,
     ) -> Iterator[str]:
-        """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer.
+        """Yield the model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer.
 
         It may call ``tools``, which are those of transformers' ``apply_chat_template``; ``options`` are what the
         template is given besides, before the run's own.
@@ -563,7 +563,7 @@ class LanguageModelTask(ExportableTask):
         settings: SamplingSettings,
         batch_size: int | None = None,
     ) -> Iterator[str]:
-        """The continuation of each prompt of tokens, drawn with its own seed; several are written together."""
+        """Return the continuation of each prompt of tokens, drawn with its own seed; several are written together."""
         assert isinstance(model, AnyLanguageModel)
 
         def together(some: list[tuple[list[int], int]]) -> list[str]:

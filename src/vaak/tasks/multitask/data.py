@@ -103,7 +103,7 @@ class JointDataset(Dataset):
 
 
 def unwrap_batch(batch: Batch) -> tuple[str, Batch]:
-    """The task of a batch, and the batch as that task collated it, with its own counts and indices."""
+    """Return the task of a batch, and the batch as that task collated it, with its own counts and indices."""
     name, start = batch.extra[PART]
     return name, replace(
         batch,

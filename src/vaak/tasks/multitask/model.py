@@ -86,7 +86,7 @@ class Uncertainty(nn.Module):
         self.log_variances = nn.Parameter(torch.zeros(len(tasks)))
 
     def forward(self, task: str, terms: Mapping[str, Term], batch: Batch) -> dict[str, Term]:
-        """The terms of a task's batch: each unchanged, for logs, and weighted; and the regulariser."""
+        """Return the terms of a task's batch: each unchanged, for logs, and weighted; and the regulariser."""
         log_variance: Tensor = self.log_variances[self.tasks.index(task)]
         weighted = {
             name + WEIGHTED: replace(term, total=torch.exp(-log_variance) * term.total) for name, term in terms.items()

@@ -21,7 +21,7 @@ UNIT_BY_BUDGET = {"max_tokens": "tokens", "max_duration": "seconds"}
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """The findings on an experiment of this task."""
+    """Yield the findings on an experiment of this task."""
     tasks: Experiments = experiment.data.inner_experiments
     if not tasks:
         return
@@ -82,7 +82,7 @@ def refused_difficulties(experiment: Experiment[Any, Any]) -> dict[str, str]:
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The metrics that evaluations give."""
+    """Return the metrics that evaluations give."""
     found = ["val_loss", *(f"val_{name}/" for name in experiment.data.tasks if not experiment.data.inner_experiments)]
     for name, task in experiment.data.inner_experiments.items():
         own = task.spec.metrics(task) if task.spec.metrics is not None else ("val_/",)

@@ -139,7 +139,7 @@ class JointTask(Task[Any]):
         return self._model
 
     def models_of_tasks(self) -> dict[str, nn.Module]:
-        """A new model of each task."""
+        """Return a new model of each task."""
         return {name: part.model() for name, part in self.inner_tasks.items()}
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
@@ -275,7 +275,7 @@ def _naming_the_task(name: str) -> Iterator[None]:
 
 @torch.no_grad()
 def _list_terms(part: AnyTask, model: nn.Module) -> list[str]:
-    """The names of a task's terms, by its first example of training."""
+    """Return the names of a task's terms, by its first example of training."""
     dataset, weight = part.dataset("train"), next(model.parameters())
     modes = {module: module.training for module in model.modules()}
     # This look at an example must not change what training draws.

@@ -85,7 +85,7 @@ class PreparedPairs(PreparedFolder):
         return load_dictionary(path) if path.exists() else None
 
     def stores(self, split: str) -> SplitStores:
-        """The texts and tokens of a split. Raises UserError if the corpus has no such split."""
+        """Return the texts and tokens of a split. Raises UserError if the corpus has no such split."""
         return self.open_split(split, SplitStores.open)
 
     @property
@@ -95,7 +95,7 @@ class PreparedPairs(PreparedFolder):
 
 
 def _leaves_out(data: Seq2SeqDataConfig) -> dict[str, Any]:
-    """The part of the fingerprint that stands for rows that are left out."""
+    """Return the part of the fingerprint that stands for rows that are left out."""
     skips = {"skips": True} if data.on_bad_example == "skip" and data.corpus.type in ("tsv", "json") else {}
     return skips | {OVERLAP: data.corpus.evaluation_overlap}
 
@@ -145,7 +145,7 @@ def recipe(
 
 
 def _decides(data: Seq2SeqDataConfig, tokenizers: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The options that determine the data, with what decides its ``tokenizers``."""
+    """Return the options that determine the data, with what decides its ``tokenizers``."""
     decides = data.model_dump(mode="json", include=set(_DECIDING)) | {"target_tokenizer": None} | tokenizers
     # A run of before this option continues with its own data: its options don't have it.
     decides["corpus"].pop(OVERLAP)
@@ -237,7 +237,7 @@ def write_split_tokens(
 
 
 def add_gloss(source: str, gloss: str) -> str:
-    """A source with its translation by a dictionary, as the model reads them."""
+    """Return a source with its translation by a dictionary, as the model reads them."""
     return f"{source} = {gloss}"
 
 
@@ -280,7 +280,7 @@ def _some_texts(store: PairStore, side: str) -> islice[str]:
 
 
 def _figures(split: str, stores: SplitStores, selection: Selection, data: Seq2SeqDataConfig) -> dict[str, int]:
-    """The numbers of pairs and tokens of a split that are used. Raises DataError if there are none."""
+    """Return the numbers of pairs and tokens of a split that are used. Raises DataError if there are none."""
     source, target = stores.source.lengths[selection.indices], stores.target.lengths[selection.indices]
     if not len(selection.indices):
         raise DataError(
@@ -355,7 +355,7 @@ class Selection(NamedTuple):
 
 
 def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut: bool) -> Selection:
-    """The pairs of a split that are used; ``cut``: it was split off from the training files.
+    """Return the pairs of a split that are used; ``cut``: it was split off from the training files.
 
     Raises DataError for a pair of a given evaluation split whose source is too long.
     """
@@ -502,11 +502,11 @@ class PairDataset(Dataset):
         return self.get_pairs(range(min(number, len(self.indices))))
 
     def get_pairs(self, examples: Iterable[int]) -> list[Pair]:
-        """The pairs of these examples."""
+        """Return the pairs of these examples."""
         return [self.pairs[int(self.indices[index])] for index in examples]
 
     def num_references(self) -> list[int]:
-        """The number of references of each example that is translated."""
+        """Return the number of references of each example that is translated."""
         return [len(pair.targets) for pair in self.first_pairs(self.num_translated)]
 
 

@@ -139,13 +139,13 @@ class TranslationMeters(Meters):
 
 
 def sacrebleu_scores() -> dict[str, Metric]:
-    """The scores of translations, by the names of their metrics, with sacrebleu's defaults."""
+    """Return the scores of translations, by the names of their metrics, with sacrebleu's defaults."""
     # ``force`` turns a warning off.
     return {"bleu": BLEU(force=True), "chrf": CHRF(), "chrf_plus_plus": CHRF(word_order=2)}
 
 
 def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[int]:
-    """The counts that a score is made of, added over the texts; each may have several references.
+    """Return the counts that a score is made of, added over the texts; each may have several references.
 
     Those of the parts of a set add up to those of the whole. sacrebleu has no public API for them. Both sides are
     composed (NFC), so that no score depends on how a letter is written.
@@ -159,12 +159,12 @@ def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence
 
 
 def compute_score(metric: Metric, counts: list[int]) -> float:
-    """The score that the counts of a whole set give."""
+    """Return the score that the counts of a whole set give."""
     return float(metric._compute_score_from_stats(counts).score)
 
 
 def select_rows(batch: Batch, rows: list[int]) -> Batch:
-    """The batch of these rows alone."""
+    """Return the batch of these rows alone."""
 
     # The usual case, in which nothing needs to be copied.
     if rows == list(range(batch.num_rows)):
@@ -223,7 +223,7 @@ def features(text: str) -> Counter[str]:
 
 
 def nearest(training: Sequence[Pair]) -> TranslateText:
-    """A translator that gives the target of the training source most like the one it is asked for."""
+    """Return a translator that gives the target of the training source most like the one it is asked for."""
     counts = [features(source) for source, _ in training]
     documents = Counter(feature for count in counts for feature in count)
     weights = {feature: math.log(len(training) / number) for feature, number in documents.items()}
@@ -250,7 +250,7 @@ def nearest(training: Sequence[Pair]) -> TranslateText:
 
 
 def translators(training: Sequence[Pair], rounds: int = ROUNDS) -> dict[str, TranslateText]:
-    """The translators by name; the nearest source only of few pairs."""
+    """Return the translators by name; the nearest source only of few pairs."""
     first = [(source, targets[0]) for source, targets in training]
     commonest = Counter(target for _, targets in training for target in targets).most_common(1)[0][0]
     found: dict[str, TranslateText] = {
@@ -263,7 +263,7 @@ def translators(training: Sequence[Pair], rounds: int = ROUNDS) -> dict[str, Tra
 
 
 def scores(translate: TranslateText, pairs: Sequence[Pair]) -> dict[str, float]:
-    """The scores of a set's translations, as ``TranslationMeters`` has them."""
+    """Return the scores of a set's translations, as ``TranslationMeters`` has them."""
     texts = [translate(source) for source, _ in track(pairs, "translations", len(pairs))]
     references = [[*targets] for _, targets in pairs]
     metrics = sacrebleu_scores()

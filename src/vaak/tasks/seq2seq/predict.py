@@ -117,7 +117,7 @@ class Translator:
         )
 
     def source_ids(self, text: str) -> list[int]:
-        """The tokens of a text as the model reads it; empty for a blank text."""
+        """Return the tokens of a text as the model reads it; empty for a blank text."""
         text = cleaned(text)
         if self.dictionary is not None and text:
             text = add_gloss(text, self.dictionary.translate(text))
@@ -132,7 +132,7 @@ class Translator:
         )
 
     def candidate(self, hypothesis: Hypothesis, settings: DecodingSettings) -> Candidate:
-        """The text of a hypothesis."""
+        """Return the text of a hypothesis."""
         score = hypothesis.score(settings.length_penalty)
         return Candidate(self.target.decode(hypothesis.tokens), score, hypothesis.ended, hypothesis.tokens)
 
@@ -151,7 +151,7 @@ class Translator:
         return [hypothesis for _, hypothesis in best[: settings.n_best]]
 
     def _written_together(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
-        """The hypotheses for each source, the best first, all computed at once."""
+        """Return the hypotheses for each source, the best first, all computed at once."""
         end, copies = self.target.eos_id, settings.width
         with without_dropout(self.model), torch.inference_mode():
             writer: Writer = TargetWriter(self.model, sources, self.impossible())
@@ -283,7 +283,7 @@ class DecodingSettings:
 
 
 def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked: Any) -> DecodingSettings:
-    """The run's settings, overridden by those in ``asked``; None overrides nothing.
+    """Return the run's settings, overridden by those in ``asked``; None overrides nothing.
 
     An option of only one method selects that method too; an option of several selects the first of
     them, if the run's isn't among them. Raises UserError if a method was requested that doesn't have the option.
@@ -373,7 +373,7 @@ MOST_TOKENS = 40
 
 
 def compute_mean_attention(translator: Translator, translation: Translation) -> dict[str, Any]:
-    """The mean cross-attention in the best translation, of its first tokens, as a summary keeps it."""
+    """Return the mean cross-attention in the best translation, of its first tokens, as a summary keeps it."""
     weights, source, target = _attention(translator, translation)
     mean = weights.mean((0, 1))[:MOST_TOKENS, :MOST_TOKENS]
     sides = {"source": source.tokens[:MOST_TOKENS], "target": target.tokens[:MOST_TOKENS]}
@@ -381,5 +381,5 @@ def compute_mean_attention(translator: Translator, translation: Translation) -> 
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """The text of each token; a part of a character is U+FFFD, a special token its name."""
+    """Return the text of each token; a part of a character is U+FFFD, a special token its name."""
     return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]

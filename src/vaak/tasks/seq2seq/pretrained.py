@@ -77,7 +77,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
 
 
 def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
-    """The options of the model whose base is in prepared data: the base's, and its ``own``."""
+    """Return the options of the model whose base is in prepared data: the base's, and its ``own``."""
     family = detect_family(read_config(folder), str(own.pretrained))
     sides: dict[str, Any] = {
         side: {**family.sides[side], **{name: getattr(getattr(own, side), name) for name in OWN_OF_SIDES}}
@@ -87,7 +87,7 @@ def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
 
 
 def init_model(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
-    """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
+    """Return the model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
     size = max(vocab_size, read_config(folder)["vocab_size"])
     return Seq2SeqModel(options_in(folder, own), data, size, size)
 
@@ -166,12 +166,12 @@ class TranslatorFamily(NamedTuple):
         return f"{self.block.format(side=side, layer=layer)}.{self.parts[side][own]}.{kind}"
 
     def exported(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors under their names, on the CPU."""
+        """Return our tensors under their names, on the CPU."""
         tensors = {self.theirs(name): tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
         return {name: tensor[None] if name.endswith("logits_bias") else tensor for name, tensor in tensors.items()}
 
     def imported(self, tensors: Iterator[tuple[str, Tensor]], names: list[str]) -> Iterator[tuple[str, Tensor]]:
-        """Our ``names`` with their ``tensors``. Raises KeyError for a tensor that we don't have."""
+        """Yield our ``names`` with their ``tensors``. Raises KeyError for a tensor that we don't have."""
         wanted = {self.theirs(name): name for name in names}
         for name, tensor in tensors:
             if name in wanted or not REPEATED.fullmatch(name):
@@ -292,7 +292,7 @@ def _sizes(theirs: Theirs, **names: str) -> dict[str, Any]:
 
 
 def _kind(theirs: Theirs, source: str, name: str, kinds: Mapping[str, str]) -> str:
-    """Our feed-forward layer for the one that their option names."""
+    """Return our feed-forward layer for the one that their option names."""
     if theirs[name] not in kinds:
         raise _unknown_option(source, name, theirs[name])
     return kinds[theirs[name]]

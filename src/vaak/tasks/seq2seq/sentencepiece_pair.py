@@ -34,7 +34,7 @@ _OF_THE_OTHER = "\ue000"
 
 
 def is_pair(folder: Path) -> bool:
-    """Whether a model's folder has two SentencePiece models and no ``tokenizer.json``."""
+    """Return whether a model's folder has two SentencePiece models and no ``tokenizer.json``."""
     return all((folder / name).is_file() for name in TOKENIZER_BY_FILE) and not (folder / "tokenizer.json").exists()
 
 
@@ -68,7 +68,7 @@ def copy_files(source: Path, folder: Path) -> None:
 
 
 def _vocabulary(file: Path) -> list[str]:
-    """All pieces in the order of their ids."""
+    """Return all pieces in the order of their ids."""
     try:
         ids: dict[str, int] = read_json(file)
         pieces = sorted(ids, key=ids.__getitem__)
@@ -80,7 +80,7 @@ def _vocabulary(file: Path) -> list[str]:
 
 
 def _backend(file: Path, vocabulary: list[str]) -> Backend:
-    """The tokenizer of a SentencePiece model, with the ids of ``vocabulary``."""
+    """Return the tokenizer of a SentencePiece model, with the ids of ``vocabulary``."""
     model = _parse_model(file)
     if model.trainer_spec.model_type != UNIGRAM:
         raise UserError(f"{PRETRAINED_KEY}: {file} is not a unigram model of SentencePiece, the only kind that is read")
@@ -103,12 +103,12 @@ def _backend(file: Path, vocabulary: list[str]) -> Backend:
 
 
 def _is_language(piece: str) -> bool:
-    """Whether a piece is what a model for several languages reads at the start of a source: ``>>hin<<``."""
+    """Return whether a piece is what a model for several languages reads at the start of a source: ``>>hin<<``."""
     return piece.startswith(">>") and piece.endswith("<<")
 
 
 def _parse_model(file: Path) -> Any:
-    """The model in a file, as SentencePiece's protocol buffer."""
+    """Return the model in a file, as SentencePiece's protocol buffer."""
     with optional_import(f"{PRETRAINED_KEY}: {file.name} requires protobuf and transformers", "hf"):
         importlib.import_module("google.protobuf")
         buffers: Any = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")

@@ -55,7 +55,7 @@ READ_BY = {
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """The findings on an experiment of this task."""
+    """Yield the findings on an experiment of this task."""
     model: Seq2SeqConfig = experiment.model
     data: Seq2SeqDataConfig = experiment.data
     yield from lora_findings(experiment, model.lora, model.pretrained is not None)
@@ -111,7 +111,7 @@ def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Itera
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The metrics that evaluations give."""
+    """Return the metrics that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
     translated = experiment.data.decoding.valid_examples != 0
     model = experiment.model

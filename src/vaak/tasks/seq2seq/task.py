@@ -226,7 +226,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         return compute_mean_attention(translator, found[0]) if found else {}
 
     def _translations(self, split: str, model: nn.Module, batch: Batch, is_rehearsal: bool) -> list[str]:
-        """The translation of each row's source."""
+        """Return the translation of each row's source."""
         translator, settings = self.translator(model), self.decoding()
         bound = RehearsedTexts.of_targets(split, batch["targets"], settings.max_new_tokens) if is_rehearsal else None
         if bound is not None:
@@ -262,7 +262,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         return decoding_settings(self.data.decoding, self.data.max_target_length, **asked)
 
     def translator(self, model: nn.Module) -> Translator:
-        """The model with its tokenizers."""
+        """Return the model with its tokenizers."""
         prepared = self.prepared
         assert isinstance(model, Seq2SeqModel)
         longest = self.experiment.data.max_source_length
@@ -275,7 +275,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         settings: DecodingSettings | None = None,
         batch_size: int | None = None,
     ) -> Iterator[str]:
-        """The translation of each input; a blank one has an empty translation."""
+        """Yield the translation of each input; a blank one has an empty translation."""
         settings = settings or self.decoding(batch_size=batch_size)
         for translation in self.translator(model).translate(list(inputs), settings):
             yield translation.text
@@ -326,7 +326,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
 
 
 def _given_pair(example: Any, where: str) -> Pair:
-    """A pair from a program. Raises UserError for what has not a source and at least one target."""
+    """Return a pair from a program. Raises UserError for what has not a source and at least one target."""
     if not isinstance(example, list | tuple) or len(example) != 2:
         raise UserError(f"{where}: a translator is evaluated on pairs (source, target), not on a {_kind(example)}")
     source, targets = example

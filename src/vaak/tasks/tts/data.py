@@ -93,7 +93,7 @@ class UtteranceStore:
         return UtteranceRecord(**json.loads(self._lines[int(self.used[index])]))
 
     def mel(self, index: int) -> np.ndarray:
-        """The mel spectrogram of utterance ``index``, ``(frame, bin)`` float32."""
+        """Return the mel spectrogram of utterance ``index``, ``(frame, bin)`` float32."""
         return self.frames(index)[0]
 
     def frames(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +102,7 @@ class UtteranceStore:
         return found[:, : self.num_bins], found[:, self.num_bins :]
 
     def describe(self, index: int) -> str:
-        """The name and the file of utterance ``index``."""
+        """Return the name and the file of utterance ``index``."""
         return self.cuts.describe(int(self.used[index]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -156,7 +156,7 @@ class RecordMaker:
     """The readings of texts that were guessed, by kind."""
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
-        """The lines of some utterances, without those that can't be used."""
+        """Yield the lines of some utterances, without those that can't be used."""
         for cut, processed in zip(cuts, self._process_texts([get_text(cut) or "" for cut in cuts]), strict=True):
             try:
                 if isinstance(processed, DataError):
@@ -204,7 +204,7 @@ class RecordMaker:
 
 
 def _written_cuts(cuts: Iterable[Any], lines: LineWriter, maker: RecordMaker) -> Iterator[Any]:
-    """The cuts of which a line could be written."""
+    """Yield the cuts of which a line could be written."""
     cuts = iter(cuts)
     while together := list(islice(cuts, UTTERANCES_AT_ONCE)):
         for cut, line in maker.of(together):
@@ -259,7 +259,7 @@ class Normalisation:
 
     @classmethod
     def none(cls, num_bins: int) -> Self:
-        """A normalisation that changes nothing, for use before there are data."""
+        """Return a normalisation that changes nothing, for use before there are data."""
         return cls([0.0] * num_bins, [1.0] * num_bins)
 
     @classmethod
@@ -373,7 +373,7 @@ class TtsDataset(Dataset):
         return TtsExample(line.name, line.text, np.array(line.ids), mel, durations, speaker, prosody, noise_key)
 
     def collate(self, rows: list[list[TtsExample]]) -> Batch:
-        """A batch; each row is one utterance."""
+        """Return a batch; each row is one utterance."""
         return collate([row[0] for row in rows], self.pad_id)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
@@ -386,7 +386,7 @@ class TtsDataset(Dataset):
 
 
 def collate(examples: Sequence[TtsExample], pad_id: int) -> Batch:
-    """A batch of utterances, padded on the right.
+    """Return a batch of utterances, padded on the right.
 
     Its tensors: ``mel`` and ``noise`` ``(row, frame, bin)``, ``prosody`` ``(row, frame, 2)``, ``symbols`` and
     ``durations`` ``(row, symbol)``, and ``(row,)`` ``frame_lengths``, ``symbol_lengths``, ``speakers`` and ``times``;

@@ -72,7 +72,7 @@ class TtsMeters(Meters):
         self._losses = LossMeters(self._measure_batch, split, weights)
 
     def _measure_batch(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        """The losses, and by how many frames durations are wrong."""
+        """Return the losses, and by how many frames durations are wrong."""
         terms, outputs = self._score(model, batch)
         mask = length_mask(batch["symbol_lengths"], batch["symbols"].shape[1])
         difference = (to_frames(outputs.log_durations) - outputs.durations).abs()
@@ -164,7 +164,7 @@ class ShownMeters(Meters):
         return self._meters.seen()
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        """The texts of the utterances that are logged as recorded and as synthesized."""
+        """Return the texts of the utterances that are logged as recorded and as synthesized."""
         store = self._dataset.store
         lines = [store.line(index) for index in range(min(SHOWN_UTTERANCES, len(store)))]
         texts = [{"index": index, "error": 0.0, "text": one.text[:LONGEST_TEXT]} for index, one in enumerate(lines)]
@@ -173,7 +173,7 @@ class ShownMeters(Meters):
     def _make_spectrograms(
         self, model: nn.Module, speaker: Speaker, number: int
     ) -> tuple[Alignment | None, Spectrogram, Spectrogram]:
-        """An utterance of the split: its learned alignment, its spectrogram, and that of its text spoken."""
+        """Return an utterance of the split: its learned alignment, its spectrogram, and that of its text spoken."""
         # The same draws in every evaluation, so that pictures can be compared.
         example = self._dataset.example(number, np.random.default_rng(number))
         batch = self._dataset.collate([[example]]).to(next(model.parameters()).device)

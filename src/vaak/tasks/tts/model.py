@@ -238,7 +238,7 @@ class TtsModel(nn.Module):
         return embedded if self.speakers is None else embedded + self.speakers(text.speakers)[:, None]
 
     def normalised(self, mel: Tensor) -> Tensor:
-        """A mel spectrogram of the data, with mean 0 and deviation 1 in each bin."""
+        """Return a mel spectrogram of the data, with mean 0 and deviation 1 in each bin."""
         return (mel - self.mel_mean) / self.mel_deviation
 
     @torch.inference_mode()
@@ -313,7 +313,7 @@ def ended(plan: SpeechPlan, stop: Tensor) -> SpeechPlan:
 
 
 def make_decoder(config: TtsModelConfig, num_bins: int) -> nn.Module:
-    """The stack or the field that makes frames of ``num_bins``."""
+    """Return the stack or the field that makes frames of ``num_bins``."""
     if not config.matches_flows:
         return make_stack(config.decoder, causal=False, section="model.decoder")
     flow, condition_width = config.flow_matching, config.encoder.d_model

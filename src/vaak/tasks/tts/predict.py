@@ -190,12 +190,12 @@ class Speaker:
                 self.pitched = pitch_phases(mel)
 
     def speech(self, text: str) -> Speech:
-        """The whole text as audio. Raises DataError as ``sentences`` does."""
+        """Return the whole text as audio. Raises DataError as ``sentences`` does."""
         [found] = self.speeches([text])
         return found
 
     def speeches(self, texts: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
-        """Each text as audio; sentences of several are spoken together. Raises DataError as ``speech`` does."""
+        """Yield each text as audio; sentences of several are spoken together. Raises DataError as ``speech`` does."""
         sentences: list[Sentence] = []
         for one in self.sentences(map(SpokenText, texts), batch_size):
             if not isinstance(one, Done):
@@ -218,7 +218,7 @@ class Speaker:
     def sentences(
         self, texts: Iterable[SpokenText], batch_size: int | None = None
     ) -> Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]]:
-        """The sentences of each text in their order, then its end; those of several texts are spoken together.
+        """Return the sentences of each text in their order, then its end; those of several texts are spoken together.
 
         There are ``batch_size`` sentences in a batch; with None, as many as memory allows. What can't be spoken is
         treated as ``on_unspeakable`` says, and added to the text's ``unspeakable``. The end of a text has the DataError
@@ -284,7 +284,7 @@ class Speaker:
         return found
 
     def _without_unknown(self, sentence: str, marks: Marks, source: SpokenText) -> list[Processed]:
-        """A sentence without the characters that can't be read; nothing if it can't be spoken even so."""
+        """Return a sentence without the characters that can't be read; nothing if it can't be spoken even so."""
         try:
             return self._process_text(self.processor.without_unknown(sentence, marks.phonemes), marks, source)
         except DataError:
@@ -351,7 +351,7 @@ class Speaker:
 
 
 def divided(text: str) -> list[str]:
-    """A normalised text in parts that are spoken at once: sentences, or pieces of very long ones.
+    """Return a normalised text in parts that are spoken at once: sentences, or pieces of very long ones.
 
     >>> divided('He came. "Who?" she asked; and left.')
     ['He came.', '"Who?"', 'she asked;', 'and left.']
@@ -361,7 +361,7 @@ def divided(text: str) -> list[str]:
 
 
 def unnormalised_sentences(text: str) -> list[str]:
-    """The sentences of a written text; no sentence ends with an initial or an abbreviation.
+    """Return the sentences of a written text; no sentence ends with an initial or an abbreviation.
 
     >>> unnormalised_sentences("Dr. J. Roe came. He left at 5 p.m. on Oct. 3! Why?")
     ['Dr. J. Roe came.', 'He left at 5 p.m. on Oct. 3!', 'Why?']
@@ -376,7 +376,7 @@ def unnormalised_sentences(text: str) -> list[str]:
 
 
 def _pieces(sentence: str) -> Iterator[str]:
-    """A sentence, or a very long one in parts."""
+    """Yield a sentence, or a very long one in parts."""
     if len(sentence.split()) <= MOST_WORDS:
         yield sentence
         return

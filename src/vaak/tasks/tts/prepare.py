@@ -65,7 +65,7 @@ class PreparedSpeech(PreparedAudio):
         return [self.store(split).cuts]
 
     def store(self, split: str) -> UtteranceStore:
-        """The utterances of a split. Raises UserError for an unknown split."""
+        """Return the utterances of a split. Raises UserError for an unknown split."""
         return UtteranceStore(self.split_folder(split))
 
 
@@ -90,7 +90,7 @@ class SpeechSources:
         return make_corpora(self.datasets, self.audio)
 
     def data_options(self) -> dict[str, Any]:
-        """The options that decide the prepared data."""
+        """Return the options that decide the prepared data."""
         data = self.data.model_dump(mode="json", include={"front_end", "silence", "max_duration"})
         datasets = [one.model_dump(mode="json", exclude=set(PATH_OPTIONS)) for one in self.datasets]
         audio = self.audio.model_dump(mode="json", include={"mel", "pitch", "channels", "storage_type"})
@@ -136,7 +136,7 @@ def _make(
 def _write(
     sources: SpeechSources, corpora: list[AudioCorpus], folder: Path, processor: PhonemeProcessor, *, is_new: bool
 ) -> tuple[UtteranceStore, dict[str, Any]]:
-    """The utterances of a split of the ``corpora`` with their statistics, written to the ``folder`` of its name.
+    """Yield the utterances of a split of the ``corpora`` with their statistics, written to the ``folder`` of its name.
 
     ``sources`` says how they are read, ``processor`` turns their texts into symbols. Raises DataError for none, and
     for a voice that ``is_new`` where too much can't be spoken.

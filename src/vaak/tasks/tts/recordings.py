@@ -40,7 +40,7 @@ TOO_LONG = "utterances longer than data.max_duration"
 def utterances(
     cuts: Iterable[Cut], audio: AudioConfig, silence: float | None, longest: float, left_out: LeftOut
 ) -> Iterator[Cut]:
-    """The utterances of the recordings ``cuts``, without those that are ``left_out``.
+    """Yield the utterances of the recordings ``cuts``, without those that are ``left_out``.
 
     A recording with several labels gives a cut for each. ``audio`` says how recordings are read, ``silence`` how many
     seconds of it stay at the ends (None: all), ``longest`` how many seconds an utterance may have. Raises DataError
@@ -67,7 +67,7 @@ def utterances(
 
 
 def trim(cut: Any, audio: AudioConfig, silence: float) -> Any:
-    """The cut with ``silence`` seconds before and after its speech; unchanged where it has no more."""
+    """Return the cut with ``silence`` seconds before and after its speech; unchanged where it has no more."""
     start, end = _speech(cut, audio)
     start, end = max(0.0, start - silence), min(cut.duration, end + silence)
     if start <= 0 and end >= cut.duration:

@@ -54,7 +54,7 @@ SYMBOLS_PER_SECOND = 30
 
 
 def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
-    """The findings on an experiment of this task."""
+    """Yield the findings on an experiment of this task."""
     model, audio, longest = experiment.model, experiment.global_config, experiment.data.max_duration
     yield from check_stack("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
     if model.has_decoder_stack:
@@ -130,7 +130,7 @@ def _unread_by_front_end(front_end: FrontEndConfig, is_recognised: bool) -> Iter
 
 
 def _without_loss(model: TtsModelConfig) -> Iterator[tuple[str, str]]:
-    """The losses that the model hasn't, with reasons."""
+    """Yield the losses that the model hasn't, with reasons."""
     if model.durations == "given":
         yield ALIGNMENT, "model.durations is given, so nothing is aligned"
     if not model.pitch:
@@ -166,12 +166,12 @@ def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:
 
 
 def losses(experiment: TtsExperiment) -> tuple[str, ...]:
-    """The main losses that fit spectrograms."""
+    """Return the main losses that fit spectrograms."""
     return ("l1", "mse", "smooth_l1", "huber")
 
 
 def metrics(experiment: TtsExperiment) -> list[str]:
-    """The figures that evaluations give."""
+    """Return the figures that evaluations give."""
     absent, evaluation = dict(_without_loss(experiment.model)), experiment.data.evaluation
     names = ["loss", *(name for name in LOSSES if name not in absent), "duration_error_ms"]
     if evaluation.speak != 0:

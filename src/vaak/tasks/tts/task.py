@@ -126,7 +126,7 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         return self.score(model, batch)[0]
 
     def score(self, model: nn.Module, batch: Batch) -> ScoredBatch:
-        """The losses of a batch, with the outputs that they were made of."""
+        """Return the losses of a batch, with the outputs that they were made of."""
         # torch.compile gives something of another type that has all it has.
         model = cast("TtsModel", model)
         text = Text(batch["symbols"], batch["symbol_lengths"], batch["speakers"])
@@ -165,13 +165,13 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         return ShownMeters(metrics, self.dataset(split), self.score, speaker, self.data.samples, self.audio)
 
     def show(self, batch: Batch) -> list[str]:
-        """The name and the text of each row."""
+        """Return the name and the text of each row."""
         return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
 
     # Use.
 
     def speaker(self, model: nn.Module, **options: Any) -> Speaker:
-        """The model with what turns texts into symbols and spectrograms into audio.
+        """Return the model with what turns texts into symbols and spectrograms into audio.
 
         ``options`` override those of ``data.speaking``. Raises UserError for a speaker that the model doesn't know.
         """
@@ -210,11 +210,11 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         write_voice(speaker, texts, folder, quantization)
 
     def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
-        """Each text as audio."""
+        """Return each text as audio."""
         return self.speaker(model).speeches(inputs, batch_size)
 
     def samples(self, model: nn.Module) -> list[str]:
-        """A line for each of ``data.samples``, which are written to the run as audio."""
+        """Return a line for each of ``data.samples``, which are written to the run as audio."""
         speaker, lines = self.speaker(model), []
         for number, text in enumerate(self.data.samples, start=1):
             path, speech = self.directory / f"sample-{number}.wav", speaker.speech(text)

@@ -80,7 +80,7 @@ class VocoderDataset(Dataset):
         return VocoderExample(audio.name, samples)
 
     def collate(self, rows: list[list[VocoderExample]]) -> Batch:
-        """A batch; each row is one example."""
+        """Return a batch; each row is one example."""
         return collate([row[0] for row in rows], self.mel)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
@@ -96,7 +96,7 @@ class VocoderDataset(Dataset):
 
 
 def collate(examples: Sequence[VocoderExample], mel: MelConfig) -> Batch:
-    """A batch: ``samples`` ``(row, time)``, padded with zeros, and their ``lengths`` ``(row,)``."""
+    """Return a batch: ``samples`` ``(row, time)``, padded with zeros, and their ``lengths`` ``(row,)``."""
     lengths = [len(one.samples) for one in examples]
     samples = pad_rows([one.samples for one in examples], dtype=np.float32)
     frames = torch.tensor([mel.num_frames(length) for length in lengths])

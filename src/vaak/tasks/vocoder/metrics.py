@@ -43,7 +43,7 @@ def distances(model: VocoderModel, generated: Tensor, real: Tensor) -> tuple[Ten
 
 
 def by_griffin_lim(model: VocoderModel, samples: Tensor, num_iterations: int) -> Tensor:
-    """The audio ``(time,)`` that Griffin–Lim makes of the spectrogram of samples ``(time,)``."""
+    """Return the audio ``(time,)`` that Griffin–Lim makes of the spectrogram of samples ``(time,)``."""
     mel = model.to_mel(samples[None])[0]
     return reconstruct_waveform(mel, model.mel, num_iterations, num_samples=len(samples))
 

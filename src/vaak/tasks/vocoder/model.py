@@ -54,11 +54,11 @@ class VocoderModel(nn.Module):
         return samples
 
     def to_mel(self, samples: Tensor) -> Tensor:
-        """The spectrogram ``(batch, frame, bin)`` that the generator reads, of samples ``(batch, time)``."""
+        """Return the spectrogram ``(batch, frame, bin)`` that the generator reads, of samples ``(batch, time)``."""
         return self.mel.to_mel(self.mel.linear(samples))
 
     def compared(self, samples: Tensor) -> Tensor:
-        """The log-mel spectrogram of all frequencies, ``(batch, frame, bin)``.
+        """Return the log-mel spectrogram of all frequencies, ``(batch, frame, bin)``.
 
         Beyond the ends is silence: the gradient of a reflection differs from run to run on CUDA.
         """

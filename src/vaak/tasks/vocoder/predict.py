@@ -43,14 +43,14 @@ class Vocoded(NamedTuple):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The distances, without the audio."""
+        """Return the distances, without the audio."""
         return {"name": self.name, "vocoder": self.own._asdict(), "griffin_lim": self.other._asdict()}
 
 
 def vocode_files(
     model: VocoderModel, paths: Sequence[Path], num_iterations: int, batch_size: int | None = None
 ) -> Iterator[tuple[Path, Vocoded | UserError]]:
-    """Each audio file, several at a time; at the end those that can't be read, with the reason."""
+    """Yield each audio file, several at a time; at the end those that can't be read, with the reason."""
     batches = Batches(next(model.parameters()).device, batch_size, AT_FIRST)
     together = partial(vocode, model, num_iterations)
     names, failed, read = name_recordings(paths), dict[Path, UserError](), deque[Path]()

@@ -39,7 +39,7 @@ NOT_STORED = ("pitch", "dither", "storage_path", "storage_type", "num_jobs", "pr
 
 
 def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
-    """The findings on an experiment of this task."""
+    """Yield the findings on an experiment of this task."""
     model, mel, loss = experiment.model, experiment.global_config.mel, experiment.training.loss
     yield from mel_findings(experiment, NOT_STORED, "a vocoder computes spectrograms while it trains")
     yield from dataset_findings(experiment.datasets, reads_times=False)
@@ -70,12 +70,12 @@ def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
 
 
 def losses(experiment: VocoderExperiment) -> tuple[str, ...]:
-    """The main losses that fit spectrograms."""
+    """Return the main losses that fit spectrograms."""
     return ("l1", "mse", "smooth_l1", "huber")
 
 
 def metrics(experiment: VocoderExperiment) -> list[str]:
-    """The metrics that evaluations give."""
+    """Return the metrics that evaluations give."""
     names = "{}_distance", "griffin_lim_{}_distance", "{}_vs_griffin_lim"
     return ["val_loss", *(f"val_{name.format(kind)}" for name in names for kind in ("mel", "spectral"))]
 

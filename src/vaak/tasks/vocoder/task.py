@@ -100,7 +100,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     # Training.
 
     def meta_model(self) -> VocoderModel:
-        """The model: no data decide its sizes."""
+        """Return the model: no data decide its sizes."""
         return self._add_lora(VocoderModel(self.options, self.mel))
 
     def meta_batch(self) -> Batch:
@@ -112,7 +112,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         )
 
     def model(self) -> VocoderModel:
-        """The model, with published weights if the options name some.
+        """Return the model, with published weights if the options name some.
 
         Where a run has checkpoints, which have all weights, these may have gone.
         """
@@ -172,7 +172,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         return terms
 
     def _discriminators_at(self, batch: Batch) -> DiscriminatorsConfig | None:
-        """The options of discriminators, if they take part in the batch's step; outside of training they do."""
+        """Return the options of discriminators, if they take part in the batch's step; outside of training they do."""
         options = self.options.discriminators
         return None if options is None or not batch.has_reached(options.start_step) else options
 
@@ -189,7 +189,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         return VocoderMeters(split, self.data.evaluation_window, self.data.num_iterations, known)
 
     def show(self, batch: Batch) -> list[str]:
-        """The name of each row."""
+        """Return the name of each row."""
         return [*batch.extra["names"]]
 
     # Use.
@@ -203,7 +203,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         export_onnx(cast("VocoderModel", model), folder)
 
     def predict(self, model: nn.Module, inputs: Iterable[Any], batch_size: int | None = None) -> Iterator[Vocoded]:
-        """Each audio file by way of its spectrogram, next to what Griffin–Lim makes of it.
+        """Return each audio file by way of its spectrogram, next to what Griffin–Lim makes of it.
 
         Raises UserError for one that can't be read.
         """
@@ -212,11 +212,11 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     def predict_files(
         self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None
     ) -> Iterator[tuple[Path, Vocoded | UserError]]:
-        """Each audio file by way of its spectrogram, or, at the end, why it can't be read."""
+        """Return each audio file by way of its spectrogram, or, at the end, why it can't be read."""
         return vocode_files(cast("VocoderModel", model), paths, self.data.num_iterations, batch_size)
 
     def samples(self, model: nn.Module) -> list[str]:
-        """A line for each of the first parts of valid, which are written to the run as audio."""
+        """Return a line for each of the first parts of valid, which are written to the run as audio."""
         dataset, lines = self.dataset("valid"), []
         for index in range(min(self.data.num_samples, len(dataset.lengths))):
             example = dataset.example(index, np.random.default_rng(0))

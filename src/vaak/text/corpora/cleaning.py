@@ -131,7 +131,7 @@ def parse_source(text: str, options: CleaningOptions) -> CleaningSource:
 
 
 def _find_texts(name: str) -> list[Path]:
-    """The files of a name, a pattern or a folder that are texts; the others are named with the reason.
+    """Return the files of a name, a pattern or a folder that are texts; the others are named with the reason.
 
     Raises DataError if none is left, and for a file that is named and isn't a text.
     """
@@ -152,7 +152,7 @@ def _find_texts(name: str) -> list[Path]:
 
 
 def _explain_not_text(path: Path) -> str:
-    """Why a file isn't read as text; empty if it is."""
+    """Return why a file isn't read as text; empty if it is."""
     if path.suffix.lower() in TYPE_BY_ENDING:
         return ""
     with open_file(path) as file:
@@ -172,7 +172,7 @@ def _file_documents(files: Sequence[Path], options: CleaningOptions) -> Iterator
 
 
 def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
-    """The rows of train of a dataset on the Hub, or in a folder, as they arrive: nothing of it is stored."""
+    """Yield the rows of train of a dataset on the Hub, or in a folder, as they arrive: nothing of it is stored."""
     with optional_import("hf: requires the datasets library", "hf"):
         import datasets
     dataset, _, subset = name.partition(":")
@@ -219,7 +219,7 @@ def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOpti
 
 
 def to_json(report: CleaningReport) -> dict[str, Any]:
-    """The metrics for a JSON file."""
+    """Return the metrics for a JSON file."""
     return asdict(report) | {"documents": {name: dict(counts) for name, counts in report.documents.items()}}
 
 
@@ -233,7 +233,7 @@ class _Notes:
         self.files: dict[str, IO[bytes]] = {name: open(path, "wb") for name, path in self.paths.items()}  # noqa: SIM115
 
     def finish(self) -> np.ndarray:
-        """The rows as a writable memory map of the file."""
+        """Return the rows as a writable memory map of the file."""
         self.close()
         if not self.paths["rows"].stat().st_size:
             raise DataError("the sources have no documents")
@@ -252,7 +252,7 @@ class _Notes:
 
 
 def iterate_documents(sources: Sequence[CleaningSource]) -> Iterator[tuple[int, str]]:
-    """Each document with the number of its source, normalised; the same ones each time."""
+    """Yield each document with the number of its source, normalised; the same ones each time."""
     for number, source in enumerate(sources):
         for text in source.read():
             yield number, normalise(text)
@@ -283,7 +283,7 @@ def _examine(
 
 
 def _language_filter(languages: tuple[str, ...]) -> Callable[[str], bool]:
-    """A test for texts in one of the languages (ISO 639-1); without any, every text passes."""
+    """Return a test for texts in one of the languages (ISO 639-1); without any, every text passes."""
     if not languages:
         return lambda text: True
     with optional_import("--language requires py3langid", "cleaning"):
@@ -338,7 +338,7 @@ def _mark_duplicates(rows: np.ndarray, notes: _Notes, options: CleaningOptions) 
 
 
 def _band_keys(signatures: np.ndarray, documents: np.ndarray, band: int) -> np.ndarray:
-    """A number of 64 bits for the hashes of a band, of each document."""
+    """Return a number of 64 bits for the hashes of a band, of each document."""
     width = NUM_HASHES // NUM_BANDS
     keys = np.zeros(len(documents), np.uint64)
     for start in range(0, len(documents), 65536):
@@ -352,7 +352,7 @@ def _band_keys(signatures: np.ndarray, documents: np.ndarray, band: int) -> np.n
 
 
 def _later_equals(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of keys that occurred before, and the first position of each of these keys."""
+    """Return the positions of keys that occurred before, and the first position of each of these keys."""
     # Stable, so that among equal keys the earliest document comes first and is kept.
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
@@ -387,7 +387,7 @@ class _Contamination:
             yield hash(tuple(words))
 
     def finds(self, text: str) -> bool:
-        """Whether a training document has an n-gram of an evaluation document, which is then noted."""
+        """Return whether a training document has an n-gram of an evaluation document, which is then noted."""
         hits = [place for ngram in self._ngrams(text) for place in self.found.get(ngram, ())] if self.found else []
         for place in hits:
             self.is_hit[place] = True

@@ -32,7 +32,7 @@ log = logging.getLogger("vaak")
 
 
 def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
-    """The conversations of a file; the text of each is what its messages say, one after another.
+    """Yield the conversations of a file; the text of each is what its messages say, one after another.
 
     Raises DataError naming file and line for what isn't a conversation, or has no answer to learn; with ``skip_bad``,
     that is a document with a ``problem``.
@@ -55,7 +55,7 @@ def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
 
 
 def _check_bytes(messages: Sequence[Message], where: str, options: BytesOptions) -> tuple[list[Message], int]:
-    """The messages with bytes that aren't UTF-8 replaced, or refused, and how many were replaced."""
+    """Return the messages with bytes that aren't UTF-8 replaced, or refused, and how many were replaced."""
     kept, replaced = [], 0
     for message in messages:
         fixed = dict(message)
@@ -79,7 +79,7 @@ def _join_texts(messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (
 
 
 def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
-    """The pairs of answers of a file; the text of each is the prompt and both answers, one after another.
+    """Yield the pairs of answers of a file; the text of each is the prompt and both answers, one after another.
 
     Raises DataError naming file and line for what isn't such a pair; with ``skip_bad``, that has a ``problem``.
     """
@@ -143,7 +143,7 @@ def _count_unread(row: Any, unread: dict[str, int]) -> None:
 
 
 def _rows(path: Path, options: BytesOptions, on_bad: Callable[[DataError], None] | None) -> Iterator[JsonEntry]:
-    """The rows of a file; ``on_bad`` is told of lines that can't be read.
+    """Yield the rows of a file; ``on_bad`` is told of lines that can't be read.
 
     Raises DataError for a file that is neither JSON nor Parquet.
     """
@@ -163,7 +163,7 @@ def _rows(path: Path, options: BytesOptions, on_bad: Callable[[DataError], None]
 
 
 def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
-    """The rows of a Parquet file as JSON would have them: keys that another row has are null."""
+    """Yield the rows of a Parquet file as JSON would have them: keys that another row has are null."""
     with optional_import(f"{path}: reading Parquet requires pyarrow", "hf"):
         import pyarrow
         import pyarrow.parquet

@@ -207,7 +207,7 @@ def detect_form(rows: Sequence[Any]) -> Literal["chat", "preferences"] | None:
 
 
 def read_conversation(row: Any, where: str) -> Conversation:
-    """The conversation of a row. Raises DataError if it has none, and for keys that can't be obeyed."""
+    """Return the conversation of a row. Raises DataError if it has none, and for keys that can't be obeyed."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with {KNOWN_KEYS}, not a {type(row).__name__}")
     row = {key: value for key, value in row.items() if value is not None}
@@ -232,7 +232,7 @@ def read_conversation(row: Any, where: str) -> Conversation:
 
 
 def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
-    """The names by which a row has its messages, these, and the places of those that its form doesn't learn."""
+    """Return the names by which a row has its messages, these, and the places of those that its form doesn't learn."""
     if "messages" in row and isinstance(row["messages"], str):  # Parquet has it as JSON, where rows differ
         row = {**row, "messages": from_json(row["messages"], f"{where}: messages")}
     if "messages" in row:
@@ -260,7 +260,7 @@ def _join_instruction(row: Mapping[str, Any]) -> Any:
 
 
 def _list_keys(messages: Any, usual: Keys) -> Keys:
-    """The names of the other form, where the first message has these."""
+    """Return the names of the other form, where the first message has these."""
     other = SHAREGPT if usual is OPENAI else OPENAI
     first = messages[0] if isinstance(messages, list) and messages else None
     if isinstance(first, dict) and usual.role not in first and {other.role, other.content} <= first.keys():
@@ -281,7 +281,7 @@ def _prompt_and_completion(prompt: Any, completion: Any) -> tuple[Keys, Any, set
 
 
 def _earlier_turns(history: Any, where: str) -> list[dict[str, Any]]:
-    """The messages of Alpaca's ``history``: pairs of a question and an answer."""
+    """Return the messages of Alpaca's ``history``: pairs of a question and an answer."""
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
         raise DataError(f"{where}: history is {shorten_value(history)}; expected pairs of a question and an answer")
     return [message for pair in history for message in _question_and_answer(*pair)]
@@ -292,7 +292,7 @@ def _question_and_answer(question: Any, answer: Any) -> list[dict[str, Any]]:
 
 
 def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Conversation:
-    """The conversation after the row's ``system``, if there is one and it has none itself."""
+    """Return the conversation after the row's ``system``, if there is one and it has none itself."""
     given = row.get("system")
     if not says_something(given):
         return found
@@ -314,7 +314,7 @@ def _refuse_keys(given: Mapping[str, Any], rules: Mapping[str, KeyRule], where: 
 
 
 def says_something(value: Any) -> bool:
-    """Whether a value is more than null, false, or empty; a structure of Parquet has its keys, with nulls."""
+    """Return whether a value is more than null, false, or empty; a structure of Parquet has its keys, with nulls."""
     if isinstance(value, dict):
         return any(map(says_something, value.values()))
     return value is not None and value is not False and value not in ("", [], ())
@@ -414,7 +414,7 @@ def _join_parts(content: Any, where: str) -> tuple[Any, str]:
 
 
 def read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list[Message]]:
-    """The messages before the answers, those of the preferred answer, and of the rejected one."""
+    """Return the messages before the answers, those of the preferred answer, and of the rejected one."""
     row = _as_trl(row, where) if isinstance(row, dict) else row
     if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
         keys = f"the keys are: {', '.join(row) or 'none'}" if isinstance(row, dict) else f"not a {type(row).__name__}"
@@ -456,7 +456,7 @@ def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[Mess
 
 
 def _as_trl(row: dict[str, Any], where: str) -> dict[str, Any]:
-    """A row by TRL's names; one of OpenAI's has its messages in ``input``."""
+    """Return a row by TRL's names; one of OpenAI's has its messages in ``input``."""
     row = {key: value for key, value in row.items() if value is not None}
     if "chosen" in row and "rejected" in row and "prompt" not in row:
         # As LLaMA-Factory has them, and Orca's: a question, or a conversation, with both answers.
@@ -480,6 +480,6 @@ def _as_trl(row: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def shorten_value(value: Any) -> str:
-    """A value as JSON, cut off if it is long."""
+    """Return a value as JSON, cut off if it is long."""
     written = json.dumps(value, ensure_ascii=False, default=str)
     return written if len(written) <= 40 else f"{written[:40]}…"

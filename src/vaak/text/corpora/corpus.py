@@ -109,7 +109,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return (document.text for document in self.read(split))
 
     def load_splits(self) -> DocumentsBySplit:
-        """All documents in memory, for corpora that fit."""
+        """Return all documents in memory, for corpora that fit."""
         return DocumentsBySplit({split: list(self.documents(split)) for split in self.splits})
 
     def new_statistics(self) -> DocumentStatistics:
@@ -186,7 +186,7 @@ def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSourc
 
 
 def _open_grammar(options: CorpusOptions, seed: int) -> GrammarSource[Document]:
-    """The grammar's sentences, made once and kept."""
+    """Return the grammar's sentences, made once and kept."""
 
     @functools.cache
     def made(split: str, number: int) -> list[Document]:

@@ -116,7 +116,7 @@ class LabelStatistics:
             counts.update(labels)
 
     def to_json(self) -> dict[str, Any]:
-        """The values for a JSON file."""
+        """Return the values for a JSON file."""
         counts = self.text.to_json()
         metrics = {name: counts[name] for name in ("words", "characters", "bytes", "longest_document")}
         labels = [dict(counts.most_common()) for counts in self.labels]
@@ -210,7 +210,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         return names
 
     def out_of_scope(self) -> Iterator[LabelledText]:
-        """The texts that belong to no class."""
+        """Yield the texts that belong to no class."""
         files = find_files(self.options.out_of_scope, "corpus.out_of_scope")
         for record in read_records(files, {self.options.text_column: "text_column"}, self.options):
             yield self.cleaned(LabelledText(_text(record, self.options), (), record.where))
@@ -257,7 +257,7 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
 
 
 def _open_named(options: LabelOptions, on_bad: OnBad | None) -> FileSource[LabelledText]:
-    """The texts whose label is the name of their folder, or of their file, or in their line."""
+    """Yield the texts whose label is the name of their folder, or of their file, or in their line."""
     if options.label_columns != ("label",) or (options.multi_label and options.type != "fasttext"):
         raise DataError(f"corpus.label_columns: texts of the type {options.type} have one label, in the column label")
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}

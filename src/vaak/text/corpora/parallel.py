@@ -79,7 +79,7 @@ class Row(NamedTuple):
 def read_rows(
     files: Iterable[tuple[Path, ...]], kind: str, options: ColumnOptions, on_bad: OnBad | None = None
 ) -> Iterator[Row]:
-    """The rows of files, in order; of ``text`` each is a file of sources and one of targets.
+    """Yield the rows of files, in order; of ``text`` each is a file of sources and one of targets.
 
     Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of rows.
     """
@@ -167,7 +167,7 @@ def _column(table: Table, options: ColumnOptions, option: str) -> int:
 
 
 def make_row(entry: dict[str, Any], where: str, options: ColumnOptions, replaced: int = 0) -> Row:
-    """The row of an object with a key for each side.
+    """Return the row of an object with a key for each side.
 
     Raises DataError for a key that isn't there, and a value that is neither text, nor a list of texts, nor null.
     """
@@ -182,7 +182,7 @@ def make_row(entry: dict[str, Any], where: str, options: ColumnOptions, replaced
 
 
 def _value(entry: dict[str, Any], column: str, where: str, option: str) -> Any:
-    """The value of a key, or of nested keys separated by dots."""
+    """Return the value of a key, or of nested keys separated by dots."""
     # A key that contains dots itself wins over nested keys.
     if column in entry:
         return entry[column]
@@ -195,7 +195,7 @@ def _value(entry: dict[str, Any], column: str, where: str, option: str) -> Any:
 
 
 def column_names(entry: dict[str, Any]) -> list[str]:
-    """The keys of an object; nested keys after dots.
+    """Return the keys of an object; nested keys after dots.
 
     >>> column_names({"id": 1, "translation": {"en": "a", "hi": "b"}})
     ['id', 'translation.en', 'translation.hi']
@@ -288,7 +288,7 @@ class PairStatistics:
         self.dropped[said] = self.dropped.get(said, 0) + 1
 
     def to_json(self) -> dict[str, Any]:
-        """The values for a JSON file."""
+        """Return the values for a JSON file."""
         names = ("words", "characters", "bytes", "longest_document", "devanagari_share")
         sides = {"source": self.source.to_json(), "target": self.target.to_json()}
         metrics = {side: {name: counts[name] for name in names} for side, counts in sides.items()}
@@ -353,7 +353,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         return PairFilter(self._evaluated(split), deduplicate=options.deduplicate, overlap=options.evaluation_overlap)
 
     def _make_pairs(self, split: str, row: Row) -> Iterator[Pair]:
-        """A row's pairs: one for evaluation, all its variants for training."""
+        """Yield a row's pairs: one for evaluation, all its variants for training."""
         sources, targets = row.sources or ("",), row.targets or ("",)
         if split != "train":
             yield Pair(sources[0], targets, row.where)
@@ -387,7 +387,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
 
 
 def cleaned(text: str) -> str:
-    """The form in which a side is stored, compared and translated: normalised, without surrounding space."""
+    """Return the form in which a side is stored, compared and translated: normalised, without surrounding space."""
     return normalise(text).strip()
 
 
@@ -410,7 +410,7 @@ def _open_source(options: ParallelOptions, on_bad: OnBad | None = None) -> TextS
 
 
 def _files(options: ParallelOptions, split: str) -> list[tuple[Path, ...]]:
-    """A tuple for each file; for type ``text``, the file of sources and that of targets that belong together."""
+    """Return a tuple for each file; for type ``text``, the file of sources and that of targets that belong together."""
     sources = find_files(getattr(options, split), f"corpus.{split}")
     if options.type != "text":
         return [(path,) for path in sources]
@@ -424,7 +424,7 @@ def _files(options: ParallelOptions, split: str) -> list[tuple[Path, ...]]:
 
 
 def _side_columns(options: ParallelOptions, where: str, columns: list[str]) -> list[str]:
-    """The columns of the two sides, or those that they are nested in."""
+    """Return the columns of the two sides, or those that they are nested in."""
     asked: set[str] = set()
     for option in COLUMN_OPTIONS:
         column = getattr(options, option)
@@ -485,7 +485,7 @@ _SCRIPT_OF = {language: script for script, languages in SCRIPTS.items() for lang
 
 
 def get_script(code: str) -> str | None:
-    """The script that a language is written in; None for an unknown code.
+    """Return the script that a language is written in; None for an unknown code.
 
     >>> get_script("hi"), get_script("target")
     ('DEVANAGARI', None)
@@ -494,7 +494,7 @@ def get_script(code: str) -> str | None:
 
 
 def detect_script(texts: Iterable[str]) -> str | None:
-    """The script of most of the letters; None if there are none.
+    """Return the script of most of the letters; None if there are none.
 
     >>> detect_script(["वह OK है", "1984"])
     'DEVANAGARI'

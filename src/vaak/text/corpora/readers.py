@@ -122,7 +122,7 @@ def read_documents(
     options: ReadingOptions,
     read: Callable[[Path, ReadingOptions], Iterator[Document]] | None = None,
 ) -> Iterator[Document]:
-    """The documents of the files, in order; ``options.type``, or ``read``, says how a file is read.
+    """Yield the documents of the files, in order; ``options.type``, or ``read``, says how a file is read.
 
     Raises DataError naming file and line for what can't be read.
     """
@@ -165,7 +165,7 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
 
 
 def _find_matches(path: Path) -> list[Path]:
-    """The matches of a name or a pattern: files and folders, or members of archives."""
+    """Return the matches of a name or a pattern: files and folders, or members of archives."""
     if path.is_file():
         return [path]
     members = find_in_archives(str(path))
@@ -190,7 +190,7 @@ def _read_json(path: Path, options: ReadingOptions, on_bad: OnBad | None = None)
 
 
 def json_entries(path: Path, options: BytesOptions, on_bad: OnBad | None = None) -> Iterator[JsonEntry]:
-    """The values of a JSON list, or of JSON lines; blank lines are skipped.
+    """Yield the values of a JSON list, or of JSON lines; blank lines are skipped.
 
     Raises DataError for what isn't JSON in UTF-8; with ``on_bad``, that is told of such lines.
     """
@@ -219,7 +219,7 @@ _BLANK = object()
 
 
 def _json_value(content: str, path: Path, line: int) -> Any:
-    """The value of a text that begins at a line of a file, or ``_BLANK``."""
+    """Return the value of a text that begins at a line of a file, or ``_BLANK``."""
     if not content.strip():
         return _BLANK
     try:
@@ -239,7 +239,7 @@ TYPES_WITH_ROWS = ("csv", "json")
 
 
 def read_with_problems(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    """The documents of a table or of JSON; a row or a line that can't be read is one with a ``problem``."""
+    """Yield the documents of a table or of JSON; a row or a line that can't be read is one with a ``problem``."""
     problems: list[str] = []
     read = _read_csv if options.type == "csv" else _read_json
     for document in read(path, options, lambda error: problems.append(str(error))):
@@ -257,7 +257,7 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
 def read_records(
     paths: Iterable[Path], columns: Mapping[str, str], options: BytesOptions, on_bad: OnBad | None = None
 ) -> Iterator[Record]:
-    """The rows of the files, each read by its ending: tables, Parquet, and JSON or JSON lines otherwise.
+    """Yield the rows of the files, each read by its ending: tables, Parquet, and JSON or JSON lines otherwise.
 
     ``columns`` are the columns or keys to read, each with the option that names it. Raises DataError naming file and
     line for what can't be read, or lacks one of them; with ``on_bad``, that is told of such rows and lines, and they
@@ -295,7 +295,7 @@ Made = TypeVar("Made")
 def parse_json_values(
     path: Path, options: BytesOptions, make: Callable[[Any, str, int], Made], on_bad: OnBad | None = None
 ) -> Iterator[Made]:
-    """The results of ``make`` for each value of a JSON file, its place and its replaced bytes.
+    """Yield the results of ``make`` for each value of a JSON file, its place and its replaced bytes.
 
     Raises DataError for a line that isn't JSON, and what ``make`` raises; with ``on_bad``, that is told of such lines,
     unless ``make`` fails for all: then the file lacks the requested keys.
@@ -326,7 +326,7 @@ class TableOptions(Protocol):
 
 
 def open_table(path: Path, options: BytesOptions, *, has_header: bool = True) -> Table:
-    """The table in a file, whose bytes are read as ``options`` say and counted for those who show progress.
+    """Return the table in a file, whose bytes are read as ``options`` say and counted for those who show progress.
 
     Where they say nothing of its dialect (``TableOptions``), evidence decides.
     """
@@ -405,7 +405,7 @@ class LocatedBytes(NamedTuple):
 
 
 def file_lines(path: Path) -> Iterator[LocatedBytes]:
-    r"""Each line without its end; only ``\n`` ends one, so that U+2028 and form feeds stay text."""
+    r"""Yield each line without its end; only ``\n`` ends one, so that U+2028 and form feeds stay text."""
     offset = 0
     with open_utf8(path) as file:
         for number, line in enumerate(file, start=1):
@@ -432,7 +432,7 @@ def _join_lines(lines: list[LocatedBytes]) -> LocatedBytes:
 
 
 def whole_file(path: Path) -> Iterator[LocatedBytes]:
-    """The whole content of a file, once."""
+    """Yield the whole content of a file, once."""
     with open_utf8(path) as file:
         content = file.read()
     Read.num_bytes += len(content)
@@ -440,7 +440,7 @@ def whole_file(path: Path) -> Iterator[LocatedBytes]:
 
 
 def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
-    """The piece's text; each byte that is not UTF-8 is an error that names its place, or U+FFFD."""
+    """Return the piece's text; each byte that is not UTF-8 is an error that names its place, or U+FFFD."""
     try:
         return Document(piece.content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -455,7 +455,7 @@ def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
 
 
 def checked(text: str, replaced: int, where: str, options: BytesOptions) -> Document:
-    r"""The document, unless it contains half a surrogate pair (``\ud800``), which is not UTF-8 either."""
+    r"""Return the document, unless it contains half a surrogate pair (``\ud800``), which is not UTF-8 either."""
     text, halves = _SURROGATES.subn(REPLACEMENT, text)
     if halves and options.on_invalid_utf8 == "fail":
         raise DataError(f"{where}: half a surrogate pair is not a character; fix it, or set on_invalid_utf8: replace")
@@ -463,7 +463,7 @@ def checked(text: str, replaced: int, where: str, options: BytesOptions) -> Docu
 
 
 def _to_text(entry: Any, where: str, options: ReadingOptions) -> str:
-    """The text of a JSON value or a cell; null is the empty text."""
+    """Return the text of a JSON value or a cell; null is the empty text."""
     if isinstance(entry, dict):
         if options.text_column not in entry:
             raise missing_column(where, options.text_column, entry)
@@ -484,7 +484,7 @@ def _place(names: list[str], where: str, column: str, option: str) -> int:
 
 
 def missing_column(where: str, column: str, names: Iterable[str], option: str = "text_column") -> DataError:
-    """The error that lists the columns, with a suggestion."""
+    """Return the error that lists the columns, with a suggestion."""
     names = [str(name) for name in names]
     hint = f"set {option}{nearest_name(column, names)}"
     return DataError(f"{where}: no column {column!r}; the columns are: {', '.join(names) or 'none'} ({hint})")

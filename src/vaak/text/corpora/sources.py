@@ -192,25 +192,25 @@ class _ReplacedBytes:
 
 
 def count_sentences(options: GrammarOptions) -> dict[str, int]:
-    """The number of sentences of a grammar in each split."""
+    """Return the number of sentences of a grammar in each split."""
     valid = round(options.num_sentences * options.valid_fraction)
     train = round(options.num_sentences * options.train_fraction)
     return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
 
 
 def list_split_files(options: SourceOptions, split: str) -> list[Path]:
-    """The files that a split, or train for it, names; none for datasets and the grammar."""
+    """Return the files that a split, or train for it, names; none for datasets and the grammar."""
     patterns = getattr(options, split) or (options.train if split == "train" else ())
     return find_files(patterns, f"corpus.{split}") if patterns else []
 
 
 def list_files(name: str) -> list[Path]:
-    """The files of a dataset in a folder; of one on the Hub none."""
+    """Return the files of a dataset in a folder; of one on the Hub none."""
     return sorted(path for path in Path(name).rglob("*") if path.is_file()) if name else []
 
 
 def _load(name: str, subset: str | None) -> dict[Any, Any]:
-    """The dataset's splits by name."""
+    """Return the dataset's splits by name."""
     with optional_import("corpus.type: huggingface requires the datasets library", "hf"):
         import datasets
     folder = Path(name)

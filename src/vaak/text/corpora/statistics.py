@@ -94,7 +94,7 @@ class SplitStatistics:
         return self.devanagari / max(self.devanagari + self.other_letters, 1)
 
     def to_json(self) -> dict[str, Any]:
-        """The values for a JSON file."""
+        """Return the values for a JSON file."""
         return asdict(self) | {"devanagari_share": round(self.devanagari_share, 6)}
 
     def contents(self) -> SplitContents:
@@ -125,7 +125,7 @@ _DROPPED = {
 
 
 def statistics_rows(statistics: Mapping[str, SplitStatistics]) -> list[list[str]]:
-    """The cells of a table of the statistics: a header, and a row per split."""
+    """Return the cells of a table of the statistics: a header, and a row per split."""
     absent = {name for name in _ONLY_IF_ANY if not any(getattr(one, name) for one in statistics.values())}
     shown = [name for name in _COLUMNS if name not in absent]
     rows = [["split", *(_COLUMNS[name] for name in shown), "Devanagari"]]
@@ -161,7 +161,7 @@ class PairFilter:
                 self._pairs.update(_hash_pairs(sources, *targets))
 
     def why_dropped(self, sides: Sides) -> Reason | None:
-        """The reason, or None for a document or pair that is kept, and then remembered."""
+        """Return the reason, or None for a document or pair that is kept, and then remembered."""
         targets = sides[1:]
         shares_target = any(hash_text(text) in self._targets for texts in targets for text in texts)
         if self._is_evaluated(sides, shares_target):
@@ -183,5 +183,5 @@ class PairFilter:
 
 
 def _hash_pairs(*sides: tuple[str, ...]) -> Iterator[int]:
-    """The digests of every text of the first side with every text of the second."""
+    """Return the digests of every text of the first side with every text of the second."""
     return (hash_text("\0".join(texts)) for texts in product(*sides))

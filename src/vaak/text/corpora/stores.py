@@ -71,7 +71,7 @@ class TokenStore:
         return self.num_reproduced == self.num_documents
 
     def document(self, index: int) -> np.ndarray:
-        """The ids of document ``index``, ``(token,)``: a view of the mapped file, read only."""
+        """Return the ids of document ``index``, ``(token,)``: a view of the mapped file, read only."""
         if not 0 <= index < self.num_documents:
             raise IndexError(f"document {index} of {self.num_documents}")
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
@@ -169,7 +169,7 @@ class _Piece(NamedTuple):
 
 
 def _encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
-    """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
+    """Yield the pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
 
     def both_ways() -> Iterator[EncodedPiece]:
         texts = [piece.text for piece in batch]
@@ -190,7 +190,7 @@ def _encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Encode
 
 
 def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
-    """The documents; very long ones are cut after newlines, if that changes no token."""
+    """Yield the documents; very long ones are cut after newlines, if that changes no token."""
     for text in texts:
         start = 0
         while cut_at_newlines and len(text) - start > PIECE_CHARACTERS:
@@ -210,7 +210,7 @@ def _artifact_in(folder: Path) -> Artifact:
 
 
 def _map_file(path: Path, dtype: str, length: int) -> np.ndarray:
-    """The file as a read-only array of ``length``, unless its size says otherwise."""
+    """Return the file as a read-only array of ``length``, unless its size says otherwise."""
     expected = length * np.dtype(dtype).itemsize
     try:
         size = path.stat().st_size

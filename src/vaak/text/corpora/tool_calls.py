@@ -36,7 +36,7 @@ def read_tools(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]
 
 
 def _with_outer_object(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as OpenAI's chats have it; of xLAM, ``functions`` and OpenAI's responses, the name is outside."""
+    """Return a tool as OpenAI's chats have it; of xLAM, ``functions`` and OpenAI's responses, the name is outside."""
     if "function" in tool or "name" not in tool:
         return tool
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}

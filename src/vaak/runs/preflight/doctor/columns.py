@@ -58,7 +58,7 @@ class Contents(NamedTuple):
     filled: int
 
     def may_be(self, role: str) -> bool:
-        """Whether a column of this content can have a role that its name says."""
+        """Return whether a column of this content can have a role that its name says."""
         if role == "audio":
             return self.audio > 0.5
         if role in ("start", "end", "duration"):

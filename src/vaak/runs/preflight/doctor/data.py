@@ -77,7 +77,7 @@ def prepared_task(loaded: Loaded, *, checking: bool = False) -> Iterator[Task]:
 
 
 def iterate_datasets(task: Task) -> Iterator[tuple[str, Dataset | UserError]]:
-    """The splits that training, evaluations and tests read, or what is wrong with one; test may not exist."""
+    """Yield the splits that training, evaluations and tests read, or what is wrong with one; test may not exist."""
     for split in dict.fromkeys(("train", *task.evaluation_splits, "test")):
         try:
             yield split, task.dataset(split)
@@ -113,7 +113,7 @@ class ReadExample(NamedTuple):
 
 
 def read_examples(dataset: Dataset, split: str, seed: int) -> Iterator[ReadExample]:
-    """Each example of a split, read once."""
+    """Yield each example of a split, read once."""
     reader = MicrobatchReader(dataset, (Purpose.DATA,), seed, skip_bad=True)
     with progress(f"reading {split}", len(dataset.lengths)) as advance:
         for index in range(len(dataset.lengths)):
@@ -137,7 +137,7 @@ class CheckedSplit(NamedTuple):
 
 
 def check_data(loaded: Loaded) -> Iterator[CheckedSplit]:
-    """The splits of a configuration's data, one after another; take the findings of one before the next.
+    """Yield the splits of a configuration's data, one after another; take the findings of one before the next.
 
     The data is prepared in a temporary folder. Raises UserError for data that can't be prepared, and for code that
     requires trust.

@@ -136,7 +136,7 @@ def precision(kind: str, has_bf16: bool) -> DoctorFinding:
 
 
 def compiler(kind: str, thorough: bool = True) -> DoctorFinding:
-    """Whether training.performance.compile can work."""
+    """Return whether training.performance.compile can work."""
     lacks = find_missing_for_compile(kind, thorough)
     if not lacks:
         return DoctorFinding(WHAT_WOULD_RUN, "compile", "ok", "possible")
@@ -172,7 +172,7 @@ def weights_and_biases() -> DoctorFinding:
 
 
 def has_wandb_key() -> bool:
-    """Whether a key is in the environment or where ``wandb login`` puts it."""
+    """Return whether a key is in the environment or where ``wandb login`` puts it."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc

@@ -208,7 +208,7 @@ def survey_folder(folder: Path, seconds: float = SURVEY_SECONDS, dialect: Dialec
 
 
 def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurvey]:
-    """The corpora in a folder, of all layouts; where several fit the same files, the most specific one."""
+    """Return the corpora in a folder, of all layouts; where several fit the same files, the most specific one."""
     found: list[CorpusSurvey] = []
     reasons: Reasons = {}
 
@@ -242,7 +242,7 @@ def _explain_unread(found: list[CorpusSurvey], reasons: Reasons) -> list[CorpusS
 
 
 def recognised_file(path: Path, dialect: Dialect | None = None) -> list[CorpusSurvey]:
-    """The corpus that a single file is: a table or manifest, an archive, or audio with its text next to it."""
+    """Return the corpus that a single file is: a table or manifest, an archive, or audio with its text next to it."""
     reasons: Reasons = {}
     if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")):
         options = options_by_manifests([path], path.parent, dialect, reasons)
@@ -271,7 +271,7 @@ LAYOUT_ORDER = (
 
 
 def _fits(kind: str, root: Path) -> bool:
-    """Whether a folder with this layout's files has this layout, where other layouts have such files, too."""
+    """Return whether a folder with this layout's files has this layout, where other layouts have such files, too."""
     if kind == "espnet":
         return (root / "dump" / "raw").is_dir() or next(root.glob("*/feats_type"), None) is not None
     if kind in ("parquet", "webdataset"):

@@ -55,7 +55,7 @@ def processors() -> DoctorFinding:
 
 
 def processor_model() -> str:
-    """The processor's name, as the system knows it."""
+    """Return the processor's name, as the system knows it."""
     try:
         if sys.platform == "darwin":
             command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -122,7 +122,7 @@ def open_files() -> Iterator[DoctorFinding]:
 
 
 def clock(now: float) -> DoctorFinding:
-    """Whether the clock is earlier than the files of this program, which were written in the past."""
+    """Return whether the clock is earlier than the files of this program, which were written in the past."""
     written = Path(vaak.__file__).stat().st_mtime
     said = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now))
     if now < written - 86400:

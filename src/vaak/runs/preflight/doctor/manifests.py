@@ -32,7 +32,7 @@ Reasons = dict[Path, str]
 def options_by_manifests(
     manifests: list[Path], root: Path, dialect: Dialect | None, reasons: Reasons
 ) -> dict[str, Any] | None:
-    """The options of the recordings that ``manifests`` list; None if they list none that can be read.
+    """Return the options of the recordings that ``manifests`` list; None if they list none that can be read.
 
     Where they name recordings all the same, ``reasons`` is told why the first can't be read.
     """
@@ -73,12 +73,12 @@ def _audio_column(manifests: list[Path], dialect: Dialect | None) -> str | None:
 
 
 def _is_name(value: str) -> bool:
-    """Whether a value could name a file of audio."""
+    """Return whether a value could name a file of audio."""
     return len(value) < 256 and "\n" not in value and is_audio(Path(value))
 
 
 def _is_without_header(table: Path, root: Path, dialect: Dialect | None) -> bool:
-    """Whether the first row of a table names a recording that is there."""
+    """Return whether the first row of a table names a recording that is there."""
     try:
         first = dict.fromkeys(Table(table, given=parse_dialect_options(dialect)).names)
     except DataError:
@@ -113,7 +113,7 @@ def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> d
 
 
 def _sections_in(columns: dict[str, str]) -> dict[str, str]:
-    """The columns as a manifest of sections has them: a start needs an end, or a duration.
+    """Return the columns as a manifest of sections has them: a start needs an end, or a duration.
 
     >>> _sections_in({"audio": "file", "start": "from", "end": "to"})
     {'audio': 'file', 'offset': 'from', 'end': 'to'}
@@ -126,7 +126,7 @@ def _sections_in(columns: dict[str, str]) -> dict[str, str]:
 
 
 def _find_audio_folders(root: Path) -> list[Path]:
-    """The folders below a folder that have audio, at most ``MOST_FOLDERS``."""
+    """Return the folders below a folder that have audio, at most ``MOST_FOLDERS``."""
     found: list[Path] = []
     level = subfolders(root)
     for _ in range(3):
@@ -136,7 +136,7 @@ def _find_audio_folders(root: Path) -> list[Path]:
 
 
 def _names_in(row: dict[str, Any], folder: Path) -> Iterator[str]:
-    """The values of a row that name a file of audio in a folder, with its ending or without."""
+    """Yield the values of a row that name a file of audio in a folder, with its ending or without."""
     for value in row.values():
         if isinstance(value, str) and 0 < len(value) < 256:
             path = resolve_path((folder,), value)
@@ -155,7 +155,7 @@ class Attempt(NamedTuple):
 
 
 def opens(options: dict[str, Any]) -> bool:
-    """Whether the options describe a corpus of which something can be read."""
+    """Return whether the options describe a corpus of which something can be read."""
     return try_reading(options).opens
 
 
@@ -180,6 +180,6 @@ def make_reader(options: dict[str, Any]) -> CorpusReader:
 
 
 def with_dialect(options: dict[str, Any], dialect: Dialect | None) -> dict[str, Any]:
-    """The options with the dialect of tables, where their type reads some."""
+    """Return the options with the dialect of tables, where their type reads some."""
     extra: Any = DatasetConfig.model_fields["dialect"].json_schema_extra
     return options | ({"dialect": {**dialect}} if dialect and options["type"] in extra["only_for"] else {})

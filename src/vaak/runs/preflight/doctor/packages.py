@@ -119,7 +119,7 @@ class Import:
 
 
 def look_up(names: Sequence[str] | None = None) -> dict[str, Import]:
-    """Whether each module is installed, without importing any."""
+    """Return whether each module is installed, without importing any."""
     return {name: Import(_is_there(name)) for name in names or _all_names()}
 
 
@@ -148,7 +148,7 @@ def _all_names() -> list[str]:
 
 
 def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
-    """The result of importing each module, tried in separate processes; by default all that matter to Vaak."""
+    """Return the result of importing each module, tried in separate processes; by default all that matter to Vaak."""
     names, found = list(dict.fromkeys(_all_names() if names is None else names)), dict[str, Import]()
     with progress("importing each package", len(names)) as advance:
         while left := [name for name in names if name not in found]:
@@ -157,7 +157,7 @@ def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
 
 
 def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict[str, Import]:
-    """The result for the first names, at least of one: a process that ends early leaves the rest untried."""
+    """Return the result for the first names, at least of one: a process that ends early leaves the rest untried."""
     command = [sys.executable, "-P", "-c", TRIAL, *names]
     ending, read, end = "it crashes Python", 0, time.monotonic() + IMPORT_TIMEOUT_SECONDS
     # A pipe would stay open in whatever processes a module leaves running.
@@ -184,13 +184,13 @@ def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict
 
 
 def _read_lines(file: IO[bytes]) -> list[str]:
-    """The lines so far; where the process writes next is not changed."""
+    """Return the lines so far; where the process writes next is not changed."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode("utf-8", "replace").splitlines()
 
 
 def find_module(package: str) -> str:
-    """The module that a package brings.
+    """Return the module that a package brings.
 
     >>> find_module("ruamel.yaml"), find_module("ruamel-yaml"), find_module("flash-attn")
     ('ruamel.yaml', 'ruamel.yaml', 'flash_attn')
@@ -268,7 +268,7 @@ def required() -> dict[str, Requirement]:
 
 
 def get_version(package: str) -> str | None:
-    """The installed version."""
+    """Return the installed version."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -276,7 +276,7 @@ def get_version(package: str) -> str | None:
 
 
 def short(text: str, limit: int = 160) -> str:
-    """The first line, cut to a limit.
+    """Return the first line, cut to a limit.
 
     >>> short("OSError: no such file\\nand more")
     'OSError: no such file'

@@ -127,19 +127,19 @@ def find_classes(files: Sequence[Path], root: Path) -> dict[Path, str] | None:
 
 
 def are_files_of_classes(files: Sequence[Path]) -> bool:
-    """Whether each file is a class by its name, such as ``pos.txt`` and ``neg.txt``."""
+    """Return whether each file is a class by its name, such as ``pos.txt`` and ``neg.txt``."""
     names = {path.name.partition(".")[0].casefold() for path in files}
     return len(names) > 1 and names <= CLASSES
 
 
 def is_fasttext(path: Path) -> bool:
-    """Whether lines have their labels as fastText has them: ``__label__good it was``."""
+    """Return whether lines have their labels as fastText has them: ``__label__good it was``."""
     lines = _first_lines(path)
     return bool(lines) and sum(FASTTEXT_PREFIX in line for line in lines) > len(lines) / 2
 
 
 def is_token_list(path: Path) -> bool:
-    """Whether each line is a token and its tags, with a blank line after each sentence, as in CoNLL's tasks."""
+    """Return whether each line is a token and its tags, with a blank line after each sentence, as in CoNLL's tasks."""
     lines = [line for line in _first_lines(path) if not line.startswith(("#", "-DOCSTART-"))]
     rows = [line.split("\t") if "\t" in line else line.split(" ") for line in lines if line.strip()]
     has_blank = any(not line.strip() for line in lines[:-1])

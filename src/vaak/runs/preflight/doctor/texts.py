@@ -155,7 +155,7 @@ def _name_files(files: Sequence[Path], root: Path, ending: str) -> dict[str, lis
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether a file's lines are texts by its ending, which may be a language, or a split (FLORES)."""
+    """Return whether a file's lines are texts by its ending, which may be a language, or a split (FLORES)."""
     ending = path.suffix.lower()
     return ending in TEXT_ENDINGS or find_language(ending[1:]) is not None or split_named(ending) is not None
 

@@ -68,7 +68,7 @@ def examine_training() -> Iterator[DoctorFinding]:
 
 
 def cuda_devices() -> Iterator[DoctorFinding]:
-    """Each CUDA device, or why torch sees none on a machine that has one."""
+    """Yield each CUDA device, or why torch sees none on a machine that has one."""
     driver = cuda_driver()
     if not torch.cuda.is_available():
         if driver is not None:
@@ -111,7 +111,7 @@ def _is_known(major: int, minor: int) -> bool:
 
 
 def cuda_driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version of NVIDIA's driver; None where there is none."""
+    """Return the version of NVIDIA's driver; None where there is none."""
     try:
         found = re.search(r"Kernel Module.*?(\d+\.\d[\d.]*)", proc.read_text())
     except OSError:
@@ -211,7 +211,7 @@ def _examine_graphs(device: torch.device) -> tuple[Mark, str, str]:
 
 
 def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
-    """Whether the run could be begun or resumed there."""
+    """Yield whether the run could be begun or resumed there."""
     run, checkpointing = experiment.run_dir, experiment.training.checkpoint
     checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
     place, said, advice = nearest_existing(run), "", ""
@@ -232,7 +232,7 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
 
 
 def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
-    """Whether the trackers that are asked for can be used."""
+    """Yield whether the trackers that are asked for can be used."""
     if not experiment.training.logging.wandb:
         return
     mode = experiment.wandb.mode or os.environ.get("WANDB_MODE", "online")
@@ -249,7 +249,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
 
 
 def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding]:
-    """The task's data and model, as far as ``sources()`` and ``meta_model()`` describe them."""
+    """Yield the task's data and model, as far as ``sources()`` and ``meta_model()`` describe them."""
     experiment = loaded.experiment
     try:
         require_trust(loaded)
@@ -280,7 +280,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
 def _space_and_memory(
     experiment: Experiment[Any, Any], model: nn.Module, device: torch.device | None
 ) -> Iterator[DoctorFinding]:
-    """Whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
+    """Yield whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
     training = experiment.training
     number = num_weights(model.parameters())
     rest = at_rest(model, training)

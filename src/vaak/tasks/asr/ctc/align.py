@@ -92,7 +92,7 @@ class Aligner:
     def align_files(
         self, paths: Iterable[Path], texts: Sequence[Sequence[str]], batch_size: int | None = None
     ) -> Iterator[AlignedRecording | UserError]:
-        """The aligned lines of each recording, whose texts are ``texts``, or why it can't be aligned."""
+        """Yield the aligned lines of each recording, whose texts are ``texts``, or why it can't be aligned."""
         for recording, lines in zip(self._frames(paths, batch_size), texts, strict=True):
             path, frames = recording
             if isinstance(frames, UserError):
@@ -124,7 +124,7 @@ class Aligner:
             rows, starts = [nothing], [np.zeros(0)]
 
     def _log_probs(self, windows: list[Window]) -> list[tuple[float, np.ndarray]]:
-        """Each window's beginning and log-probabilities ``(frame, vocab)``."""
+        """Return each window's beginning and log-probabilities ``(frame, vocab)``."""
         found = self.transcriber.log_probs([window.features for window in windows])
         return [(window.begin, rows) for window, rows in zip(windows, found, strict=True)]
 

@@ -257,7 +257,7 @@ class CtcDataset(AsrDataset):
         return found if fits else audio
 
     def collate(self, rows: list[list[AsrExample]]) -> Batch:
-        """A batch; each row is one utterance."""
+        """Return a batch; each row is one utterance."""
         return collate([row[0] for row in rows], self.features)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
@@ -266,7 +266,7 @@ class CtcDataset(AsrDataset):
 
 
 def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
-    """A batch of utterances, features and transcripts padded on the right."""
+    """Return a batch of utterances, features and transcripts padded on the right."""
     lengths = torch.tensor([features.shape(one.features)[0] for one in examples])
     tokens = torch.tensor([len(one.ids) for one in examples])
     if features.on_device:

@@ -114,7 +114,7 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def refused_by_sherpa(audio: AudioConfig) -> str | None:
-    """Why sherpa-onnx can't make the features of a model; None if it can."""
+    """Return why sherpa-onnx can't make the features of a model; None if it can."""
     for name, value in SHERPA_FEATURES.items():
         if getattr(audio, name) != value:
             return f"sherpa-onnx has features with global_config.{name} {value}, not {getattr(audio, name)}"
@@ -174,7 +174,7 @@ LOWEST_LOG_POWER = math.log(torch.finfo(torch.float32).eps)
 
 
 def refused_online(config: ConformerConfig, chunk: int) -> str | None:
-    """Why sherpa-onnx's online recogniser can't have a Conformer that reads ``chunk`` frames; None if it can."""
+    """Return why sherpa-onnx's online recogniser can't have a Conformer that reads ``chunk`` frames; None if it can."""
     if config.left_frames < chunk or config.left_frames % chunk:
         return f"model.conformer.left_frames ({config.left_frames}) isn't a multiple of a chunk's {chunk} frames"
     if (
@@ -247,7 +247,7 @@ def _draw_chunk(model: CtcModel, chunk: int, past: int) -> dict[str, Tensor]:
 
 
 def _names(vocabulary: Vocabulary) -> list[str]:
-    """The name of each token for sherpa-onnx. Raises UserError for one that a line of tokens.txt can't hold."""
+    """Return the name of each token for sherpa-onnx. Raises UserError for one that a line of tokens.txt can't hold."""
     ids, found = vocabulary.ids, list[str]()
     for number, piece in enumerate(decode_tokens(vocabulary)):
         own = vocabulary.backend.id_to_token(number) or ""

@@ -110,7 +110,7 @@ class CtcModel(CtcNetwork):
         initialise(self)
 
     def adapted(self, lora: LoraConfig | None, experts: ExpertsConfig | None) -> Self:
-        """The model, with adapters that ``lora`` or ``experts`` add, drawn from torch's default generator."""
+        """Return the model, with adapters that ``lora`` or ``experts`` add, drawn from torch's default generator."""
         add_lora(self, lora, ("head",))
         self.add_experts(self, experts, self.head.in_features, ("head",))
         return self

@@ -123,12 +123,12 @@ class CtcTranscriber(Transcriber):
         return [row[:length].numpy() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     def decode_texts(self, encoded: Any) -> list[str]:
-        """The transcript of each row of a model's outputs."""
+        """Return the transcript of each row of a model's outputs."""
         with torch.inference_mode():
             return [self.vocabulary.decode(ids) for ids in self.search(encoded)]
 
     def search(self, outputs: CtcOutputs) -> list[list[int]]:
-        """The tokens of each row."""
+        """Return the tokens of each row."""
         if self.decoding.method == "beam":
             return search_best(self._log_probs(outputs), self.beam)
         best, lengths = read_together(self.sayable(outputs.logits).argmax(-1), outputs.lengths)
@@ -292,7 +292,7 @@ def weigh(
 
 
 def find_run(name: str, directory: Path) -> Path:
-    """The run of a language model that the run in ``directory`` names. Raises UserError where there is none."""
+    """Return the run of a language model that the run in ``directory`` names. Raises UserError where there is none."""
     places = list_candidate_places(Path(name).expanduser(), directory)
     run = next((place for place in places if place.exists()), None)
     if run is None:
@@ -303,7 +303,7 @@ def find_run(name: str, directory: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def open_words(run: Path, device: str) -> WordModel:
-    """The language model of a run; the last one is kept. Raises UserError for a run of another task."""
+    """Return the language model of a run; the last one is kept. Raises UserError for a run of another task."""
     opened = open_run(run, device=device, use=Use("data.decoding.lm"))
     words: WordModel = opened.task.words(opened.model)
     return words

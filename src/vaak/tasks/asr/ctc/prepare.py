@@ -149,7 +149,7 @@ class CtcSources(AsrSources):
         return adapt(vocabulary, texts, self.model.base) if self.is_of_characters(vocabulary) else vocabulary
 
     def is_of_characters(self, vocabulary: Vocabulary) -> bool:
-        """Whether each token is a character, as in transformers' bases."""
+        """Return whether each token is a character, as in transformers' bases."""
         return bool(json.loads(vocabulary.content)["model"]["type"] == "WordLevel")
 
     def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:

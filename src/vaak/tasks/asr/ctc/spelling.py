@@ -54,7 +54,7 @@ def _count(texts: Iterable[str]) -> Counter[str]:
 
 
 def _letters(vocabulary: Vocabulary) -> dict[str, str]:
-    """The tokens that are a letter of one case, with the name of this case."""
+    """Return the tokens that are a letter of one case, with the name of this case."""
     silent = {vocabulary.ids.pad, *vocabulary.ids.never}
     names = (one for number, one in enumerate(vocabulary.tokens()) if number not in silent and len(one) == 1)
     cased = {one: "upper" if one.isupper() else "lower" for one in names if one.isupper() or one.islower()}
@@ -62,7 +62,7 @@ def _letters(vocabulary: Vocabulary) -> dict[str, str]:
 
 
 def _case(letters: Mapping[str, str]) -> str | None:
-    """The case that all letters of a base have; None if they have both, or none."""
+    """Return the case that all letters of a base have; None if they have both, or none."""
     return next(iter(letters.values())) if len({*letters.values()}) == 1 else None
 
 
@@ -72,14 +72,14 @@ def _changed_case(one: str, case: str, is_turkic: bool) -> str:
 
 
 def _unknown(vocabulary: Vocabulary, counts: Mapping[str, int]) -> dict[str, int]:
-    """The characters that the vocabulary can't write, with their numbers."""
+    """Return the characters that the vocabulary can't write, with their numbers."""
     characters = [*counts]
     missing = vocabulary.find_unwritable(characters)
     return {one: counts[one] for one, lost in zip(characters, missing, strict=True) if lost}
 
 
 def _in_their_case(vocabulary: Vocabulary, counts: Mapping[str, int], said: list[str]) -> Vocabulary:
-    """The vocabulary with its letters in the other case, where transcripts have that one alone."""
+    """Return the vocabulary with its letters in the other case, where transcripts have that one alone."""
     letters = _letters(vocabulary)
     case = _case(letters)
     theirs = {"upper" if one.isupper() else "lower" for one in counts if one.isupper() or one.islower()}
@@ -104,7 +104,7 @@ def _in_their_case(vocabulary: Vocabulary, counts: Mapping[str, int], said: list
 def _in_a_form(
     vocabulary: Vocabulary, counts: Mapping[str, int], texts: Callable[[], Iterable[str]], said: list[str]
 ) -> Vocabulary:
-    """The vocabulary for texts in the Unicode form of which fewest characters are unknown."""
+    """Return the vocabulary for texts in the Unicode form of which fewest characters are unknown."""
     fewest, best = sum(_unknown(vocabulary, counts).values()), None
     for form in NORMAL_FORMS if fewest else ():
         formed = _count(unicodedata.normalize(form, text) for text in texts())
@@ -151,7 +151,7 @@ def _replace(one: str, other: str) -> dict[str, Any]:
 
 
 def _changed(vocabulary: Vocabulary, rules: list[dict[str, Any]]) -> Vocabulary:
-    """The vocabulary with further rules for texts, before its own."""
+    """Return the vocabulary with further rules for texts, before its own."""
     content = json.loads(vocabulary.content)
     own = content["normalizer"]
     before = own["normalizers"] if (own or {}).get("type") == "Sequence" else [own] if own else []

@@ -177,7 +177,7 @@ class CtcTask(SpeechRecognitionTask):
         return collate([longest_example(self.features)] * rows, self.features)
 
     def model(self) -> CtcModel | PretrainedCtc:
-        """The network; where a run has checkpoints, which have all weights, its base may have gone."""
+        """Return the network; where a run has checkpoints, which have all weights, its base may have gone."""
         options, ids = self.options, self.prepared.vocabulary.ids
         self.report_hotwords()
         if self.own is None:
@@ -297,7 +297,7 @@ class CtcTask(SpeechRecognitionTask):
         return found
 
     def tune(self, model: nn.Module, split: str = "valid") -> TunedOptions:
-        """The weights of the language model that are best on development utterances.
+        """Return the weights of the language model that are best on development utterances.
 
         Raises UserError without one, and for ``train`` and ``test``.
         """

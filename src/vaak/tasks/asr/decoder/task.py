@@ -123,7 +123,7 @@ class DecoderDataset(AsrDataset):
     features: Waveforms | ListenedAudio
 
     def collate(self, rows: list[list[AsrExample]]) -> Batch:
-        """A batch; each row is one utterance."""
+        """Return a batch; each row is one utterance."""
         examples, ids = [row[0] for row in rows], self.vocabulary.ids
         heard = gather(self.features, [one.features for one in examples])
         numbers = torch.tensor([len(one.ids) + 1 for one in examples])
@@ -191,7 +191,7 @@ class DecoderTranscriber(Transcriber):
         return self.decode_texts(encoded)
 
     def decode_texts(self, encoded: Encoded, longest: int | None = None) -> list[str]:
-        """The transcript of each row of encoded audio, of ``longest`` tokens at most."""
+        """Return the transcript of each row of encoded audio, of ``longest`` tokens at most."""
         model = cast("PretrainedDecoder", self.model)
         with without_dropout(model), torch.inference_mode():
             rows = model.write(encoded, self.vocabulary.ids.prompt, **self.make_search(longest))

@@ -59,7 +59,7 @@ class WhisperDataset(AsrDataset):
         return (np.array(timed, np.int64) if fits else ids), fits
 
     def collate(self, rows: list[list[AsrExample]]) -> Batch:
-        """A batch; each row is one utterance."""
+        """Return a batch; each row is one utterance."""
         examples = [row[0] for row in rows]
         return collate(examples, self.vocabulary, round(self.features.seconds * FRAMES_PER_SECOND))
 
@@ -70,7 +70,7 @@ class WhisperDataset(AsrDataset):
 
 
 def split_segments(text: str, alignment: Alignment, seconds: float) -> list[Interval]:
-    """The segments of an utterance of ``seconds``: the utterances of which it was made, or its phrases.
+    """Return the segments of an utterance of ``seconds``: the utterances of which it was made, or its phrases.
 
     >>> words = {"word": (Interval(0.1, 0.3, "so"), Interval(0.3, 0.5, "it"), Interval(1.4, 1.9, "is"))}
     >>> split_segments("So it is.", words, 2.0)
@@ -94,7 +94,7 @@ def split_segments(text: str, alignment: Alignment, seconds: float) -> list[Inte
 
 
 def timed_ids(vocabulary: Vocabulary, segments: Sequence[Interval]) -> list[int]:
-    """The tokens of segments, each between those of its times, which never go back."""
+    """Return the tokens of segments, each between those of its times, which never go back."""
     times, ids, last = vocabulary.times, list[int](), 0
     for start, end, text in segments:
         first = min(max(last, round(start / SECONDS_OF_A_TIME)), len(times) - 2)
@@ -104,7 +104,7 @@ def timed_ids(vocabulary: Vocabulary, segments: Sequence[Interval]) -> list[int]
 
 
 def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: int) -> Batch:
-    """A batch of utterances, transcripts padded on the right.
+    """Return a batch of utterances, transcripts padded on the right.
 
     Its tensors: ``inputs`` and ``targets`` ``(row, token)``; ``features`` ``(row, bin, frame)``, or what examples have
     in their place: ``samples`` ``(row, time)``, padded with zeros, and ``masks`` ``(row, mask, 4)``.

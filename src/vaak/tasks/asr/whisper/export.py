@@ -222,7 +222,7 @@ def _name_token(backend: Backend, token: int) -> str:
 
 
 def make_generation_config(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecodingConfig) -> Any:
-    """The ``generation_config.json``: the base's, with the prompt that was trained, and the run's search."""
+    """Return the ``generation_config.json``: the base's, with the prompt that was trained, and the run's search."""
     ids, base = vocabulary.ids, cast("Any", model.whisper.generation_config).to_dict()
     beams = decoding.beam_size if decoding.method == "beam" else 1
     special = {token.content: number for number, token in vocabulary.backend.get_added_tokens_decoder().items()}

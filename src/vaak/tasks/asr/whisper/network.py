@@ -72,17 +72,17 @@ def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False
 
 
 def count_positions(seconds: float) -> int:
-    """The encoder's positions in this many seconds."""
+    """Return the encoder's positions in this many seconds."""
     return round(seconds * FRAMES_PER_SECOND) // 2
 
 
 def seconds_read(config: WhisperConfig) -> float:
-    """The seconds of audio that fill all positions of an encoder."""
+    """Return the seconds of audio that fill all positions of an encoder."""
     return 2 * int(config.max_source_positions) / FRAMES_PER_SECOND
 
 
 def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
-    """A Whisper whose weights are drawn from torch's default generator."""
+    """Return a Whisper whose weights are drawn from torch's default generator."""
     transformers = import_transformers(PURPOSE, "asr")
     model: WhisperForConditionalGeneration = transformers.WhisperForConditionalGeneration(config)
     return model
@@ -91,7 +91,7 @@ def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
 def loaded_whisper(
     source: str, window: float | None, new: NewIds | None = None, frozen: Frozen | None = None
 ) -> WhisperForConditionalGeneration:
-    """The Whisper of a folder or of the Hub, in 32 bits; its encoder is cut to a ``window`` of seconds, if any.
+    """Return the Whisper of a folder or of the Hub, in 32 bits; its encoder is cut to a ``window`` of seconds, if any.
 
     It has rows for ``new`` tokens, too; ``frozen`` says which layers are in four bits. Raises UserError where it can't
     be loaded.

@@ -84,7 +84,7 @@ class WhisperTranscriber(Transcriber):
             yield from super().transcribe_files(paths, batch_size)
 
     def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
-        """The segments of each window, all computed at once."""
+        """Return the segments of each window, all computed at once."""
         encoded = self.encoded([window.features for window in windows])
         # The seed of what is drawn is the window's place in its recording, so the size of a batch changes no text.
         keys = [round(window.begin * FRAMES_PER_SECOND) for window in windows]
@@ -104,13 +104,13 @@ class WhisperTranscriber(Transcriber):
         return found
 
     def _found_language(self, decoded: Decoded) -> str | None:
-        """The language, where it is one that was found."""
+        """Return the language, where it is one that was found."""
         return decoded.language if self.decoding.language == AUTO else None
 
     def segments_of_pieces(
         self, decoded: Decoded, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
     ) -> list[Segment]:
-        """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has ``frames`` of audio.
+        """Return the segments of a window's ``pieces``, which begins at ``begin`` seconds and has ``frames`` of audio.
 
         It is that of a ``row`` of encoded audio.
         """
@@ -156,7 +156,7 @@ class WhisperTranscriber(Transcriber):
         return [*found, *found[-1:] * (len(decoded.tokens) - len(found))], own
 
     def encoded(self, features: Sequence[np.ndarray]) -> Encoded:
-        """The encoder's states of features ``(bin, frame)``, all computed at once.
+        """Return the encoder's states of features ``(bin, frame)``, all computed at once.
 
         Of samples ``(time,)`` the device makes features first.
         """
@@ -167,7 +167,7 @@ class WhisperTranscriber(Transcriber):
             return self.model.encode(self.features.of_batch({"samples": samples.to(self.device)}))
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
-        """The words of each window's features ``(bin, frame)``, all computed at once."""
+        """Return the words of each window's features ``(bin, frame)``, all computed at once."""
         return self._texts(self.decode(self.encoded(features)))
 
     def continue_text(self, features: np.ndarray, settled: str) -> str:
@@ -190,11 +190,11 @@ class WhisperTranscriber(Transcriber):
         return ["" if one.is_silence else self.vocabulary.decode(one.tokens) for one in decoded]
 
     def decode_texts(self, encoded: Any) -> list[str]:
-        """The transcript of each row of encoded audio."""
+        """Return the transcript of each row of encoded audio."""
         return self.texts_and_ends(encoded)[0]
 
     def texts_and_ends(self, encoded: Encoded) -> tuple[list[str], list[bool]]:
-        """The transcript of each row of encoded audio, and whether the model ended it itself."""
+        """Return the transcript of each row of encoded audio, and whether the model ended it itself."""
         size = self.decoding.batch_size
         parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
         found = [decoded for some in parts for decoded in self.decode(some)]
@@ -247,7 +247,7 @@ class WhisperTranscriber(Transcriber):
         return (repeats or is_improbable) and not is_silence, is_silence
 
     def _silence(self, encoded: Encoded, prompts: Sequence[Sequence[int]]) -> list[float]:
-        """The probability of silence in each row, after the first token of its prompt proper."""
+        """Return the probability of silence in each row, after the first token of its prompt proper."""
         first = self.vocabulary.ids.prompt[0]
         token = self.vocabulary.no_speech
         assert token is not None, "require_decoding asked for it"
@@ -264,7 +264,7 @@ class WhisperTranscriber(Transcriber):
         return [found[row] for row in range(len(read))]
 
     def languages(self, encoded: Encoded) -> list[str | None]:
-        """The language of each row: that of the options, or the most probable one."""
+        """Return the language of each row: that of the options, or the most probable one."""
         number, known = len(encoded.states), self.vocabulary.languages
         if self.decoding.language != AUTO:
             asked = self.decoding.language
@@ -276,7 +276,7 @@ class WhisperTranscriber(Transcriber):
         return [[*known][place] for place in best]
 
     def prompt(self, language: str | None, before: Sequence[int] = ()) -> list[int]:
-        """The tokens that are read before the first one is written; ``before`` is the preceding text."""
+        """Return the tokens that are read before the first one is written; ``before`` is the preceding text."""
         ids, options = self.vocabulary.ids, self.decoding
         found = list(ids.prompt)
         if self.vocabulary.languages and language is not None:
@@ -301,7 +301,7 @@ class WhisperTranscriber(Transcriber):
         temperature: float = 0.0,
         keys: Sequence[int] = (),
     ) -> list[Hypothesis]:
-        """The most probable tokens that were found for each row of encoded audio, or those that were drawn.
+        """Return the most probable tokens that were found for each row of encoded audio, or those that were drawn.
 
         They follow ``prompts`` (default: that of training); rows with prompts of one length are written together.
         """

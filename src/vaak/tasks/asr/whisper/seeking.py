@@ -65,7 +65,7 @@ class Listener:
 
 
 def count_frames(num_samples: int) -> int:
-    """The frames of Whisper's features that a number of samples begin."""
+    """Return the frames of Whisper's features that a number of samples begin."""
     return -(-num_samples * FRAMES_PER_SECOND // SAMPLING_RATE)
 
 
@@ -122,7 +122,7 @@ class SeekingTranscriber(Protocol):
 def transcripts_by_seeking(
     transcriber: SeekingTranscriber, paths: Iterator[Path], batch_size: int | None
 ) -> Iterator[Transcript | UserError]:
-    """The words of each audio file, by Whisper's own procedure; all of a batch's files are in memory."""
+    """Yield the words of each audio file, by Whisper's own procedure; all of a batch's files are in memory."""
     size = batch_size or transcriber.decoding.batch_size
     batches = Batches(transcriber.device, size)
     while some := list(islice(paths, size)):
@@ -183,7 +183,7 @@ def listen_on(transcriber: SeekingTranscriber, listeners: list[Listener]) -> lis
 
 
 def _said_before(transcriber: SeekingTranscriber, listener: Listener) -> list[int]:
-    """The tokens that the next window of a recording has as its prompt."""
+    """Return the tokens that the next window of a recording has as its prompt."""
     found = list(transcriber.first_prompt)
     for tokens in listener.said if listener.conditions else []:
         # Two times at the end: the last one begins another segment, and isn't part of this one's text.

@@ -55,7 +55,7 @@ def encoded(whisper: Any, mel: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend(attention: Any, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The attention of ``x (1, token, width)`` to ``keys`` and ``values (1, key, width)``, projected already."""
+    """Return the attention of ``x (1, token, width)`` to ``keys`` and ``values (1, key, width)``, projected already."""
 
     def heads(one: Tensor) -> Tensor:
         parts: Tensor = one.unflatten(2, (attention.num_heads, -1))

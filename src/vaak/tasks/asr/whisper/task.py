@@ -140,7 +140,7 @@ class WhisperTask(SpeechRecognitionTask):
         return collate([example] * rows, Vocabulary("", make_unnamed_ids(2)), features.shape[1])
 
     def model(self) -> AsrModel:
-        """The base, with adapters or experts.
+        """Return the base, with adapters or experts.
 
         Where a run has checkpoints, which have all weights, its base may have gone.
         """
@@ -237,7 +237,7 @@ class WhisperTask(SpeechRecognitionTask):
     # Use.
 
     def transcriber(self, model: nn.Module, **options: Any) -> WhisperTranscriber:
-        """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
+        """Return the model with what it reads and writes; ``options`` override those of ``data.decoding``."""
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         vocabulary = self.prepared.vocabulary
         decoding = require_decoding(vocabulary, decoding)

@@ -94,7 +94,7 @@ class Piece(NamedTuple):
 
 
 def split_segments(tokens: Sequence[int], times: range, seconds: float) -> tuple[list[Piece], float | None]:
-    """The segments in the tokens of a window of ``seconds``, and how much of it they are: None for all of it.
+    """Return the segments in the tokens of a window of ``seconds``, and how much of it they are: None for all of it.
 
     What follows the last complete segment isn't in them, if there is one.
 
@@ -202,7 +202,7 @@ def word_probabilities(
 def _spoken_words(
     vocabulary: Vocabulary, tokens: Sequence[int], language: str | None
 ) -> Iterator[tuple[str, list[int]]]:
-    """Each word, and the places of its tokens; tokens of times aren't words."""
+    """Yield each word, and the places of its tokens; tokens of times aren't words."""
     spoken = [place for place, token in enumerate(tokens) if token not in vocabulary.times]
     first = 0
     for text, size in words_by_token(vocabulary, [tokens[place] for place in spoken], language not in WITHOUT_SPACES):
