@@ -35,7 +35,13 @@ from vaak.engine.forecast import at_rest
 from vaak.engine.memory import read_memory
 from vaak.engine.precision import precision_on
 from vaak.nn.nf4 import num_weights
-from vaak.runs.folder.directory import checkpoints_elsewhere, holds_a_run, is_being_written, require_room
+from vaak.runs.folder.directory import (
+    checkpoints_elsewhere,
+    has_checkpoints,
+    holds_a_run,
+    is_being_written,
+    require_room,
+)
 from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding, Mark
 from vaak.runs.preflight.doctor.data import examine_data
@@ -153,6 +159,8 @@ def examine_configuration(
     """Yield what would go wrong if these files were trained here; with ``read_data``, in reading their data too."""
     try:
         loaded = load(files, overrides, trust_code=trust_code)
+        if not has_checkpoints(loaded.experiment.run_dir):
+            loaded.experiment.spec.require_base(loaded.experiment, loaded.folder)
     except UserError as error:
         for line in str(error).splitlines():
             yield DoctorFinding(CONFIGURATION, "mistake", "problem", line)

@@ -69,6 +69,12 @@ def test_every_mistake_is_a_line(tiny_text: Path):
     assert "none.yml" in missing.said
 
 
+def test_a_base_that_cannot_be_used_is_a_mistake(tmp_path: Path):
+    (tmp_path / "a.yml").write_text("task: lm\nmodel: {pretrained: ./gone}\ndata: {corpus: {type: text, train: [a]}}\n")
+    (found,) = examine_configuration([tmp_path / "a.yml"], [f"run_dir={tmp_path / 'run'}"])
+    assert (found.mark, found.said) == ("problem", "model.pretrained: no such folder: ./gone")
+
+
 def test_a_device_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     found = examined(tiny_text, "training.device=cuda")
