@@ -212,6 +212,7 @@ def _ctc_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
             yield impossible("model.adapter", f"given together with model.{name}; keep one of them")
     if loss.label_smoothing:
         yield impossible("training.loss.label_smoothing", "model.architecture is ctc, whose loss has no smoothing")
+    yield no_effect("training.performance.logits", "model.architecture is ctc, whose loss reads all logits")
     for name in loss.auxiliary:
         if name != LOAD_BALANCING:
             yield impossible(f"training.loss.auxiliary.{name}", "model.architecture is ctc, which has no such loss")
