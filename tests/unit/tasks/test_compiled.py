@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from base_cases import BASE_CASES
 from contract_cases import CASES
 from vaak.config.load import load
 from vaak.engine.trainer import Trainer
@@ -90,19 +89,6 @@ def test_a_step_is_few_graphs(name: str, number: int, tmp_path: Path):
     assert counters["stats"]["unique_graphs"] <= number
     if name in GRAPHS:
         assert not counters["graph_break"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parts", ["attention", "block"])
-@pytest.mark.parametrize("name", ["asr", "asr, experts", "asr, ctc, pretrained", "classification, modernbert"])
-def test_networks_of_transformers_are_compiled_and_recompute(name: str, parts: str, tmp_path: Path):
-    case = (CASES | BASE_CASES)[name].prepared(tmp_path)
-    expected = losses_of(case.trainer(tmp_path / "plain"))
-    performance = {"compile": True, "gradient_checkpointing": parts}
-    found = losses_of(case.trainer(tmp_path / "run", performance=performance))
-    assert counters["stats"]["unique_graphs"]
-    for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
 
 
 @pytest.mark.slow

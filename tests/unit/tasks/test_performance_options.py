@@ -18,6 +18,7 @@ from contract_cases import CASES
 from quick_cases import mostly_slow
 from vaak.core.errors import UserError
 from vaak.nn import losses
+from vaak.nn.cross_entropy import head_cross_entropy
 from vaak.nn.stack import TransformerStack
 from vaak.testing.case import UNREHEARSED, batches, compute_terms
 
@@ -25,7 +26,7 @@ from vaak.testing.case import UNREHEARSED, batches, compute_terms
 @pytest.mark.parametrize("name", mostly_slow([*CASES, *BASE_CASES], "classification"))
 def test_logits_and_attention_act_or_are_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     case, chunked = (CASES | BASE_CASES)[name], list[bool]()
-    compute = losses.head_cross_entropy
+    compute = head_cross_entropy
 
     def watch(*args: Any, **options: Any) -> Any:
         chunked.append(True)

@@ -71,6 +71,13 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     data, model = experiment.data, experiment.model
     if model.lora is not None and model.experts is not None:
         yield impossible("model.experts", "given together with model.lora; keep one of them")
+    performance = experiment.training.performance
+    if model.experts is not None and performance.compile and performance.gradient_checkpointing:
+        yield impossible(
+            "training.performance.gradient_checkpointing",
+            "torch's compiler doesn't know which of model.experts were chosen when it computes again; leave it or "
+            "training.performance.compile out",
+        )
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
     yield from FINDINGS[model.architecture](experiment)
