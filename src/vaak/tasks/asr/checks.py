@@ -69,17 +69,7 @@ READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes
 def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     data, model = experiment.data, experiment.model
-    if model.lora is not None and model.experts is not None:
-        yield impossible("model.experts", "given together with model.lora; keep one of them")
-    performance = experiment.training.performance
-    if model.experts is not None and performance.compile and performance.gradient_checkpointing:
-        yield impossible(
-            "training.performance.gradient_checkpointing",
-            "torch's compiler doesn't know which of model.experts were chosen when it computes again; leave it or "
-            "training.performance.compile out",
-        )
-    if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
-        yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
+    yield from _check_experts(experiment)
     yield from FINDINGS[model.architecture](experiment)
     kind = read_type(model.base)
     reason = None if kind is None else explain_kind(kind, model.architecture)
@@ -105,6 +95,21 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
     yield from _hotword_findings(data.decoding, model.architecture, model.base, data.tokenizer.path is None)
     yield from _budget_findings(experiment)
+
+
+def _check_experts(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield what experts exclude, or lack."""
+    model, performance = experiment.model, experiment.training.performance
+    if model.lora is not None and model.experts is not None:
+        yield impossible("model.experts", "given together with model.lora; keep one of them")
+    if model.experts is not None and performance.compile and performance.gradient_checkpointing:
+        yield impossible(
+            "training.performance.gradient_checkpointing",
+            "torch's compiler doesn't know which of model.experts were chosen when it computes again; leave it or "
+            "training.performance.compile out",
+        )
+    if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+        yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
 
 
 def _hotword_findings(
