@@ -99,9 +99,9 @@ def test_a_base_is_used_as_it_is(corpus: Path, tmp_path: Path, vaak: Callable[..
     assert (code, "wer" in said) == (0, True), error
 
 
-def test_other_kinds_are_refused_in_a_line_that_names_what_is_read(corpus: Path, tmp_path: Path):
+def test_other_kinds_are_refused_in_a_line_that_names_what_reads_them(corpus: Path, tmp_path: Path):
     base = tiny_bases.write_parakeet(tmp_path / "base")
-    with pytest.raises(UserError, match=r"is a parakeet_ctc; architecture decoder takes moonshine, qwen3_asr"):
+    with pytest.raises(UserError, match=r"is a parakeet_ctc, which model\.architecture: ctc reads, not decoder"):
         keep_base(str(base), tmp_path / "kept")
     options = tiny_listener.options(corpus, model={"architecture": "decoder"})
     (tmp_path / "case.yml").write_text(yaml_text(options))
