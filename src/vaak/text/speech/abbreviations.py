@@ -243,7 +243,12 @@ _PUNCTUATION: tuple[RewriteRule, ...] = (
         re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])|(?<=[a-z]{2})\.(?=[a-z]|[A-Z]{2,}\b)|(?<=[A-Z]{2})\.(?=[A-Z][a-z])"),
         lambda match: _read_inner_stop(match),
     ),
-    (re.compile(r"(?<=[A-Z]{2})\.(?=[a-z]{2})|(?<![^\s/])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})"), " dot "),
+    (
+        re.compile(
+            r"(?<=[A-Z]{2})\.(?=[a-z]{2})|(?<![^\s/(])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})|(?<=(?<![\w.])[a-z])\.(?=[a-z]{2})"
+        ),
+        " dot ",
+    ),
     (re.compile(r"(?<=\b[CF])#"), " sharp"),
     (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )

@@ -54,7 +54,7 @@ _DIRECTIVE = re.compile(
     r"(?<![\w#])#(?=(?:include|define|undef|if|ifn?def|elif|else|endif|pragma|error)\b|([nNxX])\1+\b)"
 )
 """Directives of C, and a number in general, such as #nnn."""
-_HASHTAG = re.compile(r"(?<!\w)#((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)
+_HASHTAG = re.compile(r"(?<!\w)#(?!(?=[\da-fA-F]*\d)[\da-fA-F]{6}(?!\w))((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)
 _USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
 _STATE_AND_POSTCODE = re.compile(
     rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)"

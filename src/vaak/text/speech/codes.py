@@ -79,6 +79,17 @@ def _read_item(match: re.Match[str]) -> str:
     return f"({cardinal(parse_roman(match[1].upper()))})" if is_list else match[0]
 
 
+_STANDARD = re.compile(
+    r"(\b(?:ISO|IEC|IEEE)(?:/[A-Z]{2,})*(?: Standard| Std\.?)? )(\d{3,5}(?:\.\d+)?)"
+    r"(?:-(\d{1,2})(?!\d))?(?:[:-]((?:19|20)\d\d)(?!\d))?"
+)
+
+
+def _read_standard(match: re.Match[str]) -> str:
+    """``ISO/IEC 10514-1:1996``: the number of a part is read alone, and a year after a comma."""
+    return " ".join(filter(None, (match[1] + match[2], match[3]))) + (f", {match[4]}" if match[4] else "")
+
+
 _RULES: tuple[RewriteRule, ...] = (
     ("(", re.compile(r"\b(40[13]|457)\(([a-z])\)"), lambda match: f"{grouped(match[1])} {match[2].upper()}"),
     ("(", re.compile(rf"((?:{_LAW}) ?\d+[\w.]*)((?:\(\w{{1,4}}\))+)"), _open_brackets),
@@ -119,17 +130,10 @@ _RULES: tuple[RewriteRule, ...] = (
     ),
     (
         "-",
-        re.compile(r"\b[\da-f]{8}-(?:[\da-f]{4}-){3}[\da-f]{12}\b|\b(?=[\da-f]*\d[a-f]+\d)[\da-f]{12,64}\b"),
+        re.compile(r"\b[\da-f]{8}-(?:[\da-f]{4}-){3}[\da-f]{12}\b"),
         lambda match: _spell(match[0]),
     ),
-    # Standards have the number of a part, and a year: ISO/IEC 10514-1:1996, IEEE 1003.1-1990.
-    (
-        re.compile(
-            r"(\b(?:ISO|IEC|IEEE|ANSI|ECMA|BS|DIN|EN|ASTM|Standard|Std\.)(?:/[A-Z]{2,})* )(\d{3,5}(?:\.\d+)?)"
-            r"(?:-(\d{1,2})(?!\d))?(?:[:-]((?:19|20)\d\d)(?!\d))?"
-        ),
-        lambda match: " ".join(filter(None, (match[1] + match[2], match[3]))) + (f", {match[4]}" if match[4] else ""),
-    ),
+    *((mark, _STANDARD, _read_standard) for mark in ("ISO", "IE")),
     (
         "_",
         re.compile(r"(?<![\w-])([a-z]{2})_([A-Z]{2})(?!\w)"),
@@ -138,7 +142,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (
         ".",
         re.compile(r"(?<![A-Za-z\d])(v?)([xyzXYZ](?:\.[xyzXYZ])+)(?!\w)"),
-        lambda match: f"{match[1]} {match[2].replace('.', ' dot ')}",
+        lambda match: ("V " if match[1] else "") + match[2].replace(".", " dot "),
     ),
     (
         re.compile(
@@ -152,6 +156,9 @@ _RULES: tuple[RewriteRule, ...] = (
         " carat ",
     ),
     ("pp", re.compile(r"(?<=\d) pp\b\.?(?=[,;)]|$)"), " per person"),
+    ("X.", re.compile(r"\bX\.(\d{3})\b"), lambda match: f"X dot {grouped(match[1])}"),
+    (".g.", re.compile(r"\b(e\.g\.)(?=[a-z(])"), r"\1 "),
+    ("i.e", re.compile(r"\b(i\.e\.)(?=[a-z(])"), r"\1 "),
     ("Ph", re.compile(r"\bPh(?=[:.] ?[+(])"), "Phone"),
     ("-", re.compile(r"\bpg-(?=13\b)"), "P G "),
     (

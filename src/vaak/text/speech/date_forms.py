@@ -103,7 +103,11 @@ _RULES: tuple[RewriteRule, ...] = (
         ),
     ),
     ("0", re.compile(rf"(?i)\b((?:{'|'.join(MONTHS)}) )0([1-9])(?!\w|[.:/]\d)"), r"\1\2"),
-    (".", re.compile(rf"\b((?:{_SOFTWARE}) v?)(\d+)\.(\d+)\.(\d+)(?![.\d]|\.\d)"), r"\1\2 point \3 point \4"),
+    (
+        ".",
+        re.compile(rf"\b((?:{_SOFTWARE}) v?)(?:([1-9]\d*)\.([1-9]\d)(?![.\d]|\.\d)|(\d+)\.(\d+)\.(\d+)(?![.\d]|\.\d))"),
+        lambda match: " point ".join(one for one in match.groups()[1:] if one).join((match[1], "")),
+    ),
     (re.compile(rf"\b()({_OTHER_CASE})\.?(?= \d{{1,2}}(?:{_ORDINAL})?\b(?!:))"), _expand_month),
     (re.compile(rf"(?<!\S)({DAY}(?:{_ORDINAL})? )({_OTHER_CASE})(?!\w)\.?(?= \d{{4}}|[.,;!?)]|$)"), _expand_month),
     (re.compile(rf"\b()({_SHORT_MONTH_NAMES})\.? (?=\d{{1,2}}{_ORDINAL}\b)"), lambda match: f"{_expand_month(match)} "),

@@ -197,6 +197,7 @@ _QUOTED_REFERENCE = re.compile(
 _HEXADECIMAL = re.compile(r"(?<!\w)0[xX]([\dA-Fa-f][\dA-Fa-f_]{1,18})(?!\w)")
 
 
+_HASH = re.compile(r"(?<!\w)[\da-f]{12,64}(?!\w)")
 _PLATE = re.compile(r"\b([A-Z]{2})[ -]?(\d{2})[ -]?([A-Z]{1,3})[ -]?(\d{4})(?![\w-])")
 """An Indian vehicle's number plate: a state, a district, a series and a number."""
 
@@ -208,6 +209,7 @@ def _numbers_by_digit(text: str) -> str:
     # Characters that a form has are much faster to look for than the form.
     if "x" in text or "X" in text:
         text = _HEXADECIMAL.sub(lambda match: f"zero X {_spell(match[1].replace('_', ''))}", text)
+    text = _HASH.sub(_read_hash, text)
     if "*" in text or "#" in text:
         text = _STAR_CODE.sub(_read_star_code, text)
     if "light" in text:
@@ -223,6 +225,11 @@ def _numbers_by_digit(text: str) -> str:
 
 def _read_flight(match: re.Match[str]) -> str:
     return f"{match[1]}{code(match[2])} {digits(match[3]) if len(match[3]) > 2 else grouped(match[3])}"
+
+
+def _read_hash(match: re.Match[str]) -> str:
+    """A hash of letters and figures; of figures alone it's a number."""
+    return match[0] if match[0].isdecimal() or match[0].isalpha() else _spell(match[0])
 
 
 def _spell(code: str) -> str:

@@ -49,6 +49,7 @@ def greek_name(letter: str) -> str:
 KEYS = table("Ctrl=Control Cmd=Command Esc=Escape Del=Delete Ins=Insert Opt=Option PgUp=Page_Up PgDn=Page_Down")
 """Keys of a keyboard."""
 _SIGNS = table("*=star |=bar ^=caret ~=tilde /=slash \\=backslash !=bang") | {"_": "underscore", "=": "equals"}
+_NAMES_IN_PERL = {"!": " bang", "?": " question mark"}
 _ROUND = {
     10: "tens",
     100: "hundreds",
@@ -125,6 +126,11 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile("§§"), " sections "),
     (re.compile(r"(?<!\S)(?<![\d)] )–(?=\.?\d|[$£€₹¥]\d)"), "−"),  # a dash that stands for a minus sign
     (re.compile(rf"\b({'|'.join(KEYS)})(?=\s?[+-]\s?[A-Z\d]|\s(?:keys?|to)\b)"), lambda found: KEYS[found[1]]),
+    ("//", re.compile(r"(?<![:/])/{2,}(?!\w)"), lambda found: " slash" * len(found[0])),  # s///
+    (":=", re.compile(r"(?<!\S):=(?!\S)"), "colon equals"),
+    # The variables of Perl: $! and %!.
+    ("$", re.compile(r"(?<=(?<!\w)\$)([!?])(?= (?:[a-z]|=)|[\"',)])"), lambda found: _NAMES_IN_PERL[found[1]]),
+    ("%!", re.compile(r"(?<=(?<!\w)%)!(?= (?:[a-z]|=)|[\"',)])"), " bang"),
     ("/", re.compile(r"\b((?:19|20)\d\d) / (?=(?:19|20)\d\d\b)"), r"\1 slash "),
     (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
     (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
@@ -148,7 +154,7 @@ _RULES: tuple[RewriteRule, ...] = (
     ),
     # An option of a command; I and A are words.
     ("-", re.compile(r"(?:(?<=[a-z,:] )|(?<=[\"'`(]))-(?=(?![IAa])[A-Za-z](?:[\s,.;:)\"'`]|$))"), "dash "),
-    ("_", re.compile(r"(?:(?<=[\s$@%(])|^)_(?=[\s,.;:)]|$)"), " underscore "),
+    ("_", re.compile(r"(?:(?<=[\s$@%(])|^)_(?=[\s,.;:)\[{]|$)"), " underscore "),
     (re.compile(r"(?<=[\w)\]])\s*={2,3}\s*(?=[\w(\"'])"), " equals "),
     ("#", re.compile(r"(?<!\b[CF])#(?!\s?\d|\s*(?:$|[:,;)?.]|of\b))|(?<!\S)#(?=[:,;)?.])"), " hash "),
     ("*", re.compile(r"(?<=[$@%])\*(?![\w*])"), " star "),
@@ -156,10 +162,18 @@ _RULES: tuple[RewriteRule, ...] = (
     ("$", re.compile(r"(?<!\$)\$(?![\w\s$]|\.\d)|(?<=[ (\"'])\$(?= (?!\d|sign\b))"), " dollar sign "),
     ("~", re.compile(r"(?:(?<=[\s(\"'/~])|^)~(?=[A-Za-z/]|~)"), " tilde "),
     # Any text, after a part of a name: *.txt, linux.*, SSL_*, SSL_verify*, mac-*.
-    ("*", re.compile(r"(?<![\w*])\*(?=\.\w)|(?<=[\w\]]_)\*(?![\w*])|(?<=[A-Za-z]-)\*(?![\w*])"), " star "),
+    (
+        "*",
+        re.compile(r"(?<![\w*])\*(?=\.\w)|(?<=[\w\]]_)\*(?![\w*])|(?<=[A-Za-z]-)\*(?![\w*])|(?<!\S)\*(?=-[a-z])"),
+        " star ",
+    ),
     ("*", re.compile(r"(?<=\w)\.\*(?=[,;:)'\"]|\s[a-z]|\.?$)"), " dot star"),
     ("*", re.compile(r"(?<!\w)(\w+_\w+)\*(?![\w*])"), r"\1 star"),
-    ("*", re.compile(r"(?<!\S)\*{1,2}(?=(?:kw)?args\b)"), lambda found: "star " * len(found[0])),
+    (
+        "*",
+        re.compile(r"(?:(?<=[a-z(,] )|(?<=\())\*{1,2}(?=[a-z_]\w*\b(?!\*)(?![^*]*[a-z]\*))"),
+        lambda found: "star " * len(found[0]),
+    ),
     (
         re.compile(r"(?<=[\"'`])([*|^~_/\\])(?=[\"'`])|(\b(?:or|and|the|an|a|with) )([*|^~])(?=[\s),.;:])"),
         lambda found: _name_sign(found),

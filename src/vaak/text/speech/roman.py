@@ -62,6 +62,21 @@ _HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLC
 _SMALL_HEADING = re.compile(
     rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2,}}\b)(x{{0,3}}(?:ix|iv|v?i{{0,3}})(?<=[ivx]))\b(?!['’-]\w)"
 )
+_HEADINGS_LIST = re.compile(
+    rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN}(?:(?:\s?[-–/]\s?|, | to |,? and | or )(?=[IVX]{{2}}|[VX])"
+    rf"{_SMALL}\b)+)(?!['’-]\w)"
+)
+"""Several numerals after a heading: Phase I-IV, Parts I, II and III."""
+_SEVERAL = re.compile(r"[IVXLC](?:\s?[-–/]\s?|, | to |,? and | or )[IVX]")
+"""Much faster to look for than a heading before it."""
+_DASH = re.compile(r"\s?([-–/])\s?")
+_FIRST_OF_KIND = re.compile(
+    r"(\b(?:type|phase|class|stage|grade) )I(?=(?:[,)/]|"
+    r" (?:membrane|errors?|diabetes|(?:clinical )?trials?|study|studies|"
+    r"proteins?|receptors?|interferons?|collagen|disease|tumou?rs?|cancers?|reactions?|restriction)\b))"
+    r"|(\b[Aa]ngiotensin )I\b(?!['’])"
+)
+"""In small letters I is a pronoun, unless a noun follows: a type I membrane protein, but the type I like."""
 _SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
 _REIGNED = (
     "never|rul(?:es|ed)|reign(?:s|ed)|wed|died|married|built|fought|signed|succeeded|ordered|founded|conquered|defeated|"
@@ -120,7 +135,10 @@ def roman_numerals(text: str) -> str:
     text = _ELEVEN.sub("eleven", text)
     text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
     text = _SMALL_HEADING.sub(lambda match: f"{match[1]} {cardinal(parse_roman(match[2].upper()))}", text)
+    if _SEVERAL.search(text):
+        text = _HEADINGS_LIST.sub(_read_headings_list, text)
     text = _HEADING.sub(_read_heading, text)
+    text = _FIRST_OF_KIND.sub(lambda match: f"{match[1] or match[2]}one", text)
     text = _FIRST.sub(lambda match: f"{match[1] or match[2]} the first", text)
     text = _NUMBERED_EVENT.sub(lambda match: ordinal(parse_roman(match[1])), text)
     if text.isupper():
@@ -146,6 +164,11 @@ def _read_heading(match: re.Match[str]) -> str:
     if match[2] == "I" and not match[1][0].isupper():
         return match[0]
     return f"{match[1]} {cardinal(parse_roman(match[2]))}"
+
+
+def _read_headings_list(match: re.Match[str]) -> str:
+    said = _DASH.sub(lambda sign: " slash " if sign[1] == "/" else " to ", match[2])
+    return f"{match[1]} " + re.sub("[IVXLCDM]+", lambda numeral: cardinal(parse_roman(numeral[0])), said)
 
 
 def _read_after_noun(match: re.Match[str]) -> str:

@@ -155,6 +155,7 @@ _RULES: tuple[_Rule, ...] = (
         lambda match: ALWAYS[match[1] or match[2]],
     ),
     (frozenset(("btw",)), re.compile(r"\bbtw\.? (?=(?:[\w.]+ ){1,3}(?:&|and) [A-Z\d])"), "between "),
+    (frozenset(("ie",)), re.compile(r"(?:(?<=\()|(?<=, ))ie(?=[ ,:])"), "that is"),
     (frozenset(("hrs",)), re.compile(r"(?<=\d )hrs(?=/[a-z]{3,})"), "hours"),
     (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/o(?=\s)"), r"\1ithout"),
     (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/(?=\s?[\d½¼¾⅓⅔]|\s|[a-z]{3,})\s?"), r"\1ith "),

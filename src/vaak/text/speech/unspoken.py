@@ -32,13 +32,13 @@ _LINK = re.compile(r"(?<![\w\])])!?\[([^\[\]]*[A-Za-z][^\[\]]*)\](\[[^\[\]]*\]|\
 """A link of Markdown, whose text is spoken, not its address: [text](address), [text][name]."""
 _ESCAPES = re.compile(r"(?<![\w\"'/])\\\[([^\\\"']*)\\\]|(?<!\S)\\(?=_)")
 """Signs of Markdown after a backslash."""
-_ROLE = re.compile(r"(?<![\w:]):(?:(pep|rfc)|class|func|meth|mod|attr|exc|obj|ref|doc|code|data|py:\w+):(?=[`~\w])~?")
+_ROLE = re.compile(r"(?<![\w:]):(?:(pep|rfc)|class|func|meth|mod|attr|exc|obj|ref|doc|code|data|py:\w+):(?=[`~\w])`?~?")
 """Roles of reStructuredText, of which only those of numbered documents are spoken."""
 _LEADING = re.compile(r"^\s*(#{1,6}|>+)(?=\s)|^\s*(\[ \])(?=\s)")
 """A heading, a quotation or an open box of Markdown."""
-_PLACEHOLDER = re.compile(r"<([A-Za-z](?:[\w-]|[ .](?=\w)){1,30})>")
+_PLACEHOLDER = re.compile(r"<!?([A-Za-z](?:[\w-]|[ .](?=\w)){1,30})>")
 """A word in angle brackets that stands for another, such as <year>."""
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~.,;:!?)])([^*~]*?[^\s*_~])\1(?!\w)")
+_EMPHASIS = re.compile(r"(?<![\w*$@%])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~.,;:!?)])([^*~]*?[^\s*_~])\1(?!\w)")
 
 
 class Unspoken:
@@ -90,7 +90,7 @@ def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
     >>> leave_out_markup("Pok&#233;mon &amp; Jo <jo@example.com>")
     'Pokémon & Jo  jo@example.com '
     >>> leave_out_markup("[The guide](https://example.com) and [notes][1], x[0][1]; :pep:`8`")
-    'The guide and notes, x[0][1]; PEP `8`'
+    'The guide and notes, x[0][1]; PEP 8`'
     """
 
     def emphasised(match: re.Match[str]) -> str:

@@ -97,6 +97,16 @@ EXAMPLES = {
         "Apache License v. 2.0 of %INC": "Apache License version two point zero of percent I N C",
     },
     "what stands next to it": {
+        "a.out or s/// in extra/. (ie *foo)": "a dot out or s slash slash slash in extra. (that is star foo)",
+        "$_[1] and @_": "dollar underscore (one) and at underscore",
+        "e.g.this, X.509": "for example this, X dot five oh nine",
+        "Phase I-IV, Parts I, II and III": "Phase one to four, Parts one, two and three",
+        "a type I error, the type I like": "a type one error, the type I like",
+        "what is 5%? is it": "what is five percent? is it",
+        "the %! hash, := too, a (.gz) of *-ports": (
+            "the percent bang hash, colon equals too, a (dot gz) of star -ports"
+        ),
+        "Python 3.12, perl 5.8": "Python three point twelve, perl five point eight",
         "by David I. Lehn; Charles I. He": "by David I Lehn; Charles the first. He",
         "A Scandal in Bohemia II.": "A Scandal in Bohemia two.",
         "at 615am, the years 900-1200": "at six fifteen A M, the years nine hundred to twelve hundred",
