@@ -50,7 +50,7 @@ _MONTH_STOPPED = re.compile(
 """Jan. at the end of a sentence may be a name."""
 _AFTER_PREPOSITION = re.compile(
     rf"\b((?:[Ii]n|[Ss]ince|[Ll]ast|[Nn]ext|[Tt]his|[Ee]arly|[Ll]ate|[Mm]id) )({'|'.join(SHORT_MONTHS)})"
-    r"(?![\w'’-]|\.\w|\s+[A-Z])"
+    r"(?![\w'’-]|\.\w|\s+[A-Z]|\s(?:de[lr]?|di|da|van|von)\b)"
     rf"|\b((?:[Oo]n|[Ll]ast|[Nn]ext|[Tt]his|[Ee]very) )({'|'.join(SHORT_DAYS)})(?![\w'’-]|\.\w|\s+[A-Z])"
 )
 _MONTH_OF_DAY = re.compile(

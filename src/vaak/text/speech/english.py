@@ -23,7 +23,7 @@ from vaak.text.speech.date_forms import date_forms
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
 from vaak.text.speech.figures import code, numerals
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
-from vaak.text.speech.initialisms import letters
+from vaak.text.speech.initialisms import letters, spell_small
 from vaak.text.speech.measures import bare_units, units
 from vaak.text.speech.money import money
 from vaak.text.speech.operators import GREEK, READ_AS_OPERATORS, greek_name, operators
@@ -294,8 +294,11 @@ def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None =
 
 
 def _apply_rules(text: str, unspoken: list[str] | None) -> str:
-    figures = False
+    figures, is_small = False, text.islower()
     for rule in RULES:
+        # Last, since earlier rules read short words and units.
+        if rule is letters and is_small:
+            text = spell_small(text)
         # Earlier rules may write figures (H₂O becomes H2O), so look again until there are some.
         figures = figures or _FIGURE.search(text) is not None
         # Just before the rule that removes them: the rest has been read by no rule.

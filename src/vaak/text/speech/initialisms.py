@@ -79,6 +79,10 @@ _CODAS = frozenset(
     )
 )
 """Consonants that end words or syllables."""
+_SMALL = re.compile(
+    r"(?<![\w'@/_-])(?!(?:hm+|mm+|sh+|ssh|pst|grr|brr|tsk|zzz|nth|th|st|nd|rd|ll|mr|mrs|ms|dr|jr|sr|vs|pls|thx)\b)"
+    r"[bcdfghj-np-tv-xz]{2,3}(?=(?:'s)?\b)(?![@/_-]|'(?!s\b))"
+)
 _LAST_CONSONANTS = re.compile(r"[^AEIOUY]{2,}$")
 _INNER_CONSONANTS = re.compile(r"(?<=[AEIOUY])[^AEIOUY]{2,}(?=[AEIOUY])")
 
@@ -104,6 +108,15 @@ def letters(text: str) -> str:
     shouted = text.isupper() and len(text.split()) > 1
     text = _CONTRACTION.sub(_lower_contraction, _DOTTED_INITIALS.sub(dotted, text))
     return _CAPITALS.sub(lambda match: _capitals(match, shouted), text)
+
+
+def spell_small(text: str) -> str:
+    """Initials in a text that has none but small letters: words of two or three without any vowel, but no hmm.
+
+    >>> spell_small("pqd is on mtv's show, hmm, my nth")
+    "P Q D is on M T V's show, hmm, my nth"
+    """
+    return _SMALL.sub(lambda match: " ".join(match[0].upper()), text)
 
 
 def _lower_contraction(match: re.Match[str]) -> str:

@@ -209,7 +209,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         frozenset(ALWAYS) | _initials(one for one in ALWAYS if not one.isalpha()),
-        re.compile(rf"{_BEGINS}(?!(?<=\d ){_UNITS}\b)({_any(ALWAYS)})(?![\w'@/-]|\.\w)(?:\.{_ON})?"),
+        re.compile(rf"{_BEGINS}(?!(?<=\d ){_UNITS}\b)({_any(ALWAYS)})(?![\w@/-]|'(?!s\b)|\.\w)(?:\.{_ON})?"),
         lambda match: ALWAYS[match[1]],
     ),
     (

@@ -102,6 +102,8 @@ EXAMPLES = {
         "e.g.this, X.509": "for example this, X dot five oh nine",
         "Phase I-IV, Parts I, II and III": "Phase one to four, Parts one, two and three",
         "a type I error, the type I like": "a type one error, the type I like",
+        "pqd is on mtv's xxx, hmm 5 km": "P Q D is on M T V's X X X, hmm five kilometers",
+        "in Mar de Plata, in Mar it": "in Mar de Plata, in March it",
         "what is 5%? is it": "what is five percent? is it",
         "the %! hash, := too, a (.gz) of *-ports": (
             "the percent bang hash, colon equals too, a (dot gz) of star -ports"
