@@ -98,6 +98,7 @@ _VERSUS = re.compile(
 )
 _COMPANY = re.compile(r"(\b[A-Z][\w&'-]+,? )(Inc|Ltd|Corp|Bros|INC|LTD|CORP|Co(?=[,;:)]|$| [a-z]))(?![\w.'-])")
 """A company without its full stop."""
+_AND_COMPANY = re.compile(r"(?<=& )co\.(?= [a-z]|,)")
 _HONOURABLE = re.compile(r"\bHon'ble\b")
 _TITLE = re.compile(
     rf"\b(?!(?<=\d )ms\b|dr\.(?! [a-z\"']))({'|'.join(TITLES)})"
@@ -163,6 +164,7 @@ def abbreviations(text: str) -> str:
         text,
     )
     text = _TECHNOLOGY.sub(r"\1Technology", text)
+    text = _AND_COMPANY.sub("company", text)
     text = _HONOURABLE.sub("Honorable", _VERSUS.sub("versus", text))
     text = _SECTION_OF.sub(lambda match: f"{'S' if match[1] == 'S' else 's'}ection{match[2]} ", text)
     text = _SECTION_OF_CODE.sub("Section ", text)

@@ -167,7 +167,9 @@ _RULES: tuple[RewriteRule, ...] = (
         re.compile(r"(?<![\w*])\*(?=\.\w)|(?<=[\w\]]_)\*(?![\w*])|(?<=[A-Za-z]-)\*(?![\w*])|(?<!\S)\*(?=-[a-z])"),
         " star ",
     ),
-    ("*", re.compile(r"(?<=\w)\.\*(?=[,;:)'\"]|\s[a-z]|\.?$)"), " dot star"),
+    ("*", re.compile(r"(?<=\w)\.\*(?=[,;:)'\"]|\s[a-z]|\s[A-Z]\w+:|\.?$)"), " dot star"),
+    # Alone within a sentence; several are the bullets of a list, or the left border of a comment.
+    ("*", re.compile(r"^([^*]*[a-z] )\*(?= [a-z][^*]*$)"), r"\1star"),
     ("*", re.compile(r"(?<!\w)(\w+_\w+)\*(?![\w*])"), r"\1 star"),
     (
         "*",

@@ -103,10 +103,12 @@ EXAMPLES = {
         "Phase I-IV, Parts I, II and III": "Phase one to four, Parts one, two and three",
         "a type I error, the type I like": "a type one error, the type I like",
         "pqd is on mtv's xxx, hmm 5 km": "P Q D is on M T V's X X X, hmm five kilometers",
+        "griffin & co. made emi's film": "griffin and company made E M I's film",
+        "an unescaped * does; run-parts.* too": "an unescaped star does; run-parts dot star too",
         "in Mar de Plata, in Mar it": "in Mar de Plata, in March it",
         "what is 5%? is it": "what is five percent? is it",
         "the %! hash, := too, a (.gz) of *-ports": (
-            "the percent bang hash, colon equals too, a (dot gz) of star -ports"
+            "the percent bang hash, colon equals too, a (dot G Z) of star -ports"
         ),
         "Python 3.12, perl 5.8": "Python three point twelve, perl five point eight",
         "by David I. Lehn; Charles I. He": "by David I Lehn; Charles the first. He",

@@ -111,6 +111,8 @@ def test_sentences_are_read_as_people_read_them(
         pytest.param("drawn", "en", "unseen", 192, marks=pytest.mark.slow),
         pytest.param("drawn", "en", "second", 204, marks=pytest.mark.slow),
         pytest.param("drawn", "en", "third", 202, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "fourth", 207, marks=pytest.mark.slow),
+        pytest.param("drawn", "en", "fifth", 199, marks=pytest.mark.slow),
         pytest.param("drawn", "hi", "tuned", 195, marks=pytest.mark.slow),
         pytest.param("drawn", "hi", "unseen", 193, marks=pytest.mark.slow),
     ],
@@ -121,8 +123,8 @@ def test_sentences_of_ten_sources_and_drawn_from_texts_are_read_as_people_read_t
     rows = read_rows(f"{'english' if language == 'en' else 'hindi'}_{kind}.tsv", part)
     wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
     assert kind == "drawn" or set(Counter(row["category"] for row in rows).values()) == {15}
-    # What fails of the unseen halves stays unseen, so that they can measure later rules, too.
-    assert len(rows) - len(wrong) >= least, wrong if part in ("tuned", "second") else len(wrong)
+    # What fails of the unseen halves of Hindi stays unseen, so that they can measure later rules, too.
+    assert len(rows) - len(wrong) >= least, wrong if language == "en" or part == "tuned" else len(wrong)
 
 
 def test_short_forms_of_hindi_are_read_by_kind(processors: dict[str, PhonemeProcessor]) -> None:
