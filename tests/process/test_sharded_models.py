@@ -167,6 +167,15 @@ def test_blocks_are_compiled_and_recomputed(performance: dict[str, Any], command
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parts", ["attention", "block"])
+def test_layers_of_transformers_are_divided_and_recomputed(parts: str, commands: Commands, tmp_path: Path):
+    """Those of a Whisper."""
+    again = DIVIDED | {"performance": {"gradient_checkpointing": parts}}
+    whole, divided = trained(commands, tmp_path, "asr", whole=(("8:2",), WHOLE), divided=(("8:2",), again))
+    require_close(divided, whole)
+
+
+@pytest.mark.slow
 def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(commands: Commands, tmp_path: Path):
     rounded: Any = {
         strategy: (("3:2", "8:2"), {"distributed": {"strategy": strategy, "reduce_dtype": "bf16"}, "memory": {}})
