@@ -38,7 +38,7 @@ from vaak.config.load import load
 from vaak.core.batch import Batch
 from vaak.engine.callback import Run
 from vaak.engine.trainer import Trainer
-from vaak.nn.stack import set_gradient_checkpointing
+from vaak.nn.recomputation import set_gradient_checkpointing
 from vaak.runs.start import temporary_trainer
 
 TINY = ("model={global_config: {d_model: 32, num_layers: 1, num_heads: 2}, duration_predictor: {width: 32}}",)
