@@ -168,8 +168,14 @@ _RULES: tuple[RewriteRule, ...] = (
         " star ",
     ),
     ("*", re.compile(r"(?<=\w)\.\*(?=[,;:)'\"]|\s[a-z]|\s[A-Z]\w+:|\.?$)"), " dot star"),
-    # Alone within a sentence; several are the bullets of a list, or the left border of a comment.
-    ("*", re.compile(r"^([^*]*[a-z] )\*(?= [a-z][^*]*$)"), r"\1star"),
+    (
+        "*",
+        re.compile(
+            r"(\b(?:(?:un)?escaped|literal|single|leading|trailing|initial|final|bare|plain|lone|extra|preceding|following) )"
+            r"\*(?= [a-z]{2})"
+        ),
+        r"\1star",
+    ),  # elsewhere it is the bullet of a list, or the border of a comment
     ("*", re.compile(r"(?<!\w)(\w+_\w+)\*(?![\w*])"), r"\1 star"),
     (
         "*",
