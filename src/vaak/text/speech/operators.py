@@ -171,7 +171,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (
         "*",
         re.compile(
-            r"(\b(?:(?:un)?escaped|literal|single|leading|trailing|initial|final|bare|plain|lone|extra|preceding|following) )"
+            r"(\b(?:(?:un)?escaped|literal|single|leading|trailing|initial|final|bare|lone|extra|preceding|following) )"
             r"\*(?= [a-z]{2})"
         ),
         r"\1star",
