@@ -1,7 +1,7 @@
 """Linear layers whose products are of 8-bit integers: for a trained model in use on a CPU.
 
-Each row of a weight has its own scale; inputs get theirs when they come (dynamic quantization). Sums are in 32 bits,
-and the rest of the model computes as before. Source: Jacob et al. 2018, "Quantization and Training of Neural Networks
+Each row of a weight has its own scale, and so has each vector of the inputs when it comes (dynamic quantization). Sums
+are in 32 bits, and the rest of the model computes as before. Source: Jacob et al. 2018, "Quantization and Training of Neural Networks
 for Efficient Integer-Arithmetic-Only Inference". Differs: inputs aren't calibrated beforehand.
 """
 
@@ -41,7 +41,9 @@ class Int8Linear(nn.Module):
             warnings.simplefilter("ignore")
             zeros = torch.zeros(len(weight), dtype=torch.long)
             rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
-            self._packed: Any = torch.ops.quantized.linear_prepack(rounded, _bias(layer))
+            self._packed: Any = torch.ops.quantized.linear_prepack(rounded, None)
+        self.bias = None if layer.bias is None else layer.bias.detach().float()
+        self._bias = torch.zeros(()) if self.bias is None else self.bias
 
     @property
     def weight(self) -> Tensor:
@@ -49,15 +51,14 @@ class Int8Linear(nn.Module):
         found: Tensor = torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()
         return found
 
-    @property
-    def bias(self) -> Tensor | None:
-        """Return the bias, in fp32."""
-        found: Tensor | None = torch.ops.quantized.linear_unpack(self._packed)[1]
-        return found
-
     def forward(self, inputs: Tensor) -> Tensor:
         """``(…, out)`` of ``(…, in)``."""
-        found: Tensor = torch.ops.quantized.linear_dynamic(inputs.float(), self._packed, not _has_vnni())
+        # The product has one scale for all its inputs: a few large vectors would leave the others a few steps.
+        rows = inputs.float()
+        scales = rows.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
+        found: Tensor = torch.ops.quantized.linear_dynamic(rows / scales, self._packed, not _has_vnni())
+        # In place, since writing to new memory takes as long as the product of a small layer.
+        torch.addcmul(self._bias, found, scales, out=found)
         return found.to(inputs.dtype)
 
     def extra_repr(self) -> str:
@@ -81,10 +82,6 @@ def compute_in_int8(model: nn.Module) -> tuple[int, int]:
                 setattr(parent, name, Int8Linear(layer))
                 replaced += 1
     return replaced, total
-
-
-def _bias(layer: nn.Linear) -> Tensor | None:
-    return None if layer.bias is None else layer.bias.detach().float()
 
 
 @functools.cache

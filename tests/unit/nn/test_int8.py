@@ -26,6 +26,18 @@ def test_products_are_those_of_fp32_to_rounding(bias: bool):
     assert (rounded.bias is None) == (layer.bias is None)
 
 
+def test_a_large_vector_leaves_the_others_as_exact_as_they_are():
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(64, 48)
+    inputs = torch.randn(3, 7, 64, generator=generator)
+    inputs[1, 2] *= 1000
+    inputs[2, 4] = 0
+    expected = layer(inputs).detach()
+    errors = (Int8Linear(layer)(inputs) - expected).abs()
+    assert (errors <= 0.05 * inputs.norm(dim=-1, keepdim=True) * layer.weight.detach().norm(dim=1)).all()
+    assert errors.amax(-1)[2, 4] == 0, "nothing but the bias"
+
+
 def test_layers_that_are_read_or_hooked_stay_in_fp32():
     class Net(nn.Module):
         def __init__(self) -> None:
