@@ -1,8 +1,8 @@
 """Linear layers whose products are of 8-bit integers: for a trained model in use on a CPU.
 
 Each row of a weight has its own scale, and so has each vector of the inputs when it comes (dynamic quantization). Sums
-are in 32 bits, and the rest of the model computes as before. Source: Jacob et al. 2018, "Quantization and Training of Neural Networks
-for Efficient Integer-Arithmetic-Only Inference". Differs: inputs aren't calibrated beforehand.
+are in 32 bits, and the rest of the model computes as before. Source: Jacob et al. 2018, "Quantization and Training of
+Neural Networks for Efficient Integer-Arithmetic-Only Inference". Differs: inputs aren't calibrated beforehand.
 """
 
 from __future__ import annotations
