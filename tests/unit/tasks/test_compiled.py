@@ -92,6 +92,21 @@ def test_a_step_is_few_graphs(name: str, number: int, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["asr", "lm decoder, documents"])
+def test_what_is_computed_again_draws_the_same_dropout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As torch divides a traced step in forward and backward; untraced, the second forward would draw other numbers."""
+    monkeypatch.setattr(torch, "compile", partial(COMPILE, backend="aot_eager_decomp_partition"))
+    case, found = CASES[name].prepared(tmp_path), []
+    for parts in ("none", "block"):
+        torch.compiler.reset()
+        trainer = case.trainer(tmp_path / parts, performance={"compile": True, "gradient_checkpointing": parts})
+        with closing(trainer.upcoming()) as steps:
+            report = trainer.take_step(next(steps))
+        found.append([*map(float, report.losses.values()), float(report.gradient_norm)])
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["stream", "document"])
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
