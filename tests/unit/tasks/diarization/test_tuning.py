@@ -69,7 +69,7 @@ def test_a_model_that_hears_voices_differently_gets_a_higher_clustering_threshol
     assert found.before.rate is not None
     assert found.before.rate > 0.2
     assert found.after.errors == pytest.approx(0.0, abs=1e-6)
-    assert 0.4 < found.inference.clustering_threshold < 1.0
+    assert 0.4 < found.inference.get_clustering_threshold() < 1.0
     known = InferenceConfig(clustering_threshold=0.2, num_speakers=2)
     assert tune(ForgetfulDiarizer(Shy(), known, 0.1), examples(), ScoringConfig()).inference == known  # type: ignore[arg-type]
 
