@@ -53,13 +53,20 @@ class Int8Linear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(…, out)`` of ``(…, in)``."""
-        # The product has one scale for all its inputs: a few large vectors would leave the others a few steps.
         rows = inputs.float()
+        if rows.numel() == self.in_features:
+            # One vector, as for each token that is written: the product gives it its scale.
+            return self._multiply(rows).add_(self._bias).to(inputs.dtype)
+        # The product has one scale for all its inputs: a few large vectors would leave the others a few steps.
         scales = rows.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
-        found: Tensor = torch.ops.quantized.linear_dynamic(rows / scales, self._packed, not _has_vnni())
+        found = self._multiply(rows / scales)
         # In place, since writing to new memory takes as long as the product of a small layer.
         torch.addcmul(self._bias, found, scales, out=found)
         return found.to(inputs.dtype)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        found: Tensor = torch.ops.quantized.linear_dynamic(rows, self._packed, not _has_vnni())
+        return found
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"

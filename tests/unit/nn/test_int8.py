@@ -38,6 +38,14 @@ def test_a_large_vector_leaves_the_others_as_exact_as_they_are():
     assert errors.amax(-1)[2, 4] == 0, "nothing but the bias"
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_vector_alone_is_as_among_others_to_rounding(bias: bool):
+    layer = Int8Linear(nn.Linear(64, 48, bias=bias))
+    inputs = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([layer(one[None]) for one in inputs])
+    assert (alone - layer(inputs)).abs().max() < 0.1 * alone.std()
+
+
 def test_layers_that_are_read_or_hooked_stay_in_fp32():
     class Net(nn.Module):
         def __init__(self) -> None:

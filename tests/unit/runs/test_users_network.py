@@ -99,7 +99,7 @@ def test_a_resume_changes_no_bit_nor_does_recomputing(project, whole, tmp_path):
 def test_its_attention_is_not_recomputed_alone(project, tmp_path):
     again = "training.performance.activation_checkpointing=attention"
     with pytest.raises(
-        UserError, match=r"gradient_checkpointing: which part of .*mine.py:Net is attention isn't known"
+        UserError, match="gradient_checkpointing: attention: which part of a network of yours is attention isn't known"
     ):
         trained(project / "own.yml", tmp_path / "run", again)
 

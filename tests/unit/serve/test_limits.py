@@ -229,6 +229,8 @@ def test_http_1_0_needs_no_host(live, run_of):
 
 @pytest.mark.parametrize("command", ["serve", "demo"])
 def test_models_of_one_name_are_refused_before_they_are_opened(vaak, run_of, tmp_path, monkeypatch, command):
+    if command == "demo":
+        pytest.importorskip("gradio")
     run = run_of("lm").folder
     other = shutil.copytree(run, tmp_path / run.name)
 

@@ -279,4 +279,4 @@ def test_what_cannot_be_is_one_line(options: tuple[str, ...], message: str, run:
 
 def test_a_weight_without_an_expert_is_one_line(run: Path, vaak: Command) -> None:
     code, _, err = vaak("export", run, "--expert-weight", "0.5")
-    assert (code, "give --expert, too" in err) == (2, True), err
+    assert (code, "--expert-weight requires --expert" in err) == (2, True), err
