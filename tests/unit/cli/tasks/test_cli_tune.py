@@ -45,7 +45,7 @@ def test_what_is_found_is_used_from_then_on(vaak, run: Path, made_recordings: Pa
     over = json.loads(vaak("eval", run, *asked, "--json")[1])["protocol"]["valid"]
     assert (over["threshold"], over["median_filter"]) == ("0.6", "0.5")
     over = json.loads(vaak("diarize", run, made_recordings / "test", "--threshold", 0.6, "--json")[1])["inference"]
-    assert over == {**report["inference"], "threshold": 0.6}
+    assert over == {**heard["inference"], "threshold": 0.6}
 
 
 def test_it_says_what_it_did(vaak, run: Path):
