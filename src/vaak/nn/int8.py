@@ -56,7 +56,8 @@ class Int8Linear(nn.Module):
         rows = inputs.float()
         if rows.numel() == self.in_features:
             # One vector, as for each token that is written: the product gives it its scale.
-            return self._multiply(rows).add_(self._bias).to(inputs.dtype)
+            found = self._multiply(rows.reshape(1, -1)).add_(self._bias)
+            return found.reshape(*inputs.shape[:-1], self.out_features).to(inputs.dtype)
         # The product has one scale for all its inputs: a few large vectors would leave the others a few steps.
         scales = rows.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
         found = self._multiply(rows / scales)

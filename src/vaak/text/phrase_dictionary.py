@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vaak.core.progress import track
 from vaak.core.storage.files import write_json
 from vaak.text.word_dictionary import Links, WordDictionary, joined, words
 
@@ -87,7 +88,8 @@ class AlignedPairs:
         """Return the dictionary of all pairs but those where ``without`` ``(pair,)`` is True."""
         forward, backward = (one.align(rounds, without) for one in (self._forward, self._backward))
         together: Counter[tuple[str, str]] = Counter()
-        for number in sorted(forward.keys() & backward.keys()):
+        aligned = sorted(forward.keys() & backward.keys())
+        for number in track(aligned, "phrases of pairs", len(aligned)):
             source, target = self._pairs[number]
             source_words, target_words = words(source.lower()), words(target)
             links = grow_alignment(forward[number], backward[number])

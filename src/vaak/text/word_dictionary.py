@@ -10,6 +10,7 @@ word).
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import numpy as np
 from vaak.core.progress import track
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import write_json
+
+log = logging.getLogger("vaak")
 
 # \w has no vowel signs.
 WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")
@@ -120,6 +123,13 @@ class Links:
                 place, source_place = np.divmod(np.arange(len(of_source) * len(of_target)), len(of_source))
                 one = [of_source[source_place], of_target[place], np.full(len(place), number), place, source_place - 1]
                 linked.append(np.stack(one).astype(np.int32))
+        # In both directions the same pairs are left out: said once.
+        if links_left < 0 and lower:
+            log.warning(
+                "dictionary: %s of %s pairs are counted; the rest would take too much memory",
+                f"{len(linked) - 1:,}",
+                f"{len(self.sources):,}",
+            )
         self._source, self._target, self._pair, self._place, self._source_place = np.concatenate(linked, axis=1)
 
     def dictionary(self, rounds: int, without: np.ndarray | None = None) -> WordDictionary:

@@ -44,6 +44,7 @@ def test_a_vector_alone_is_as_among_others_to_rounding(bias: bool):
     inputs = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     alone = torch.cat([layer(one[None]) for one in inputs])
     assert (alone - layer(inputs)).abs().max() < 0.1 * alone.std()
+    assert layer(inputs[0]).equal(alone[0]), "without a dimension of rows"
 
 
 def test_layers_that_are_read_or_hooked_stay_in_fp32():

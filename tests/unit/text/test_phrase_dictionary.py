@@ -94,9 +94,13 @@ def test_the_case_of_letters_that_change_their_number_disturbs_nothing():
     assert len(list(translations_by_others(AlignedPairs(pairs)))) == 4
 
 
-def test_of_very_many_pairs_the_first_ones_are_counted(monkeypatch: pytest.MonkeyPatch):
+def test_of_very_many_pairs_the_first_ones_are_counted_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.setattr(word_dictionary, "MOST_LINKS", 60)
     many = [*PAIRS, *[("old", "x")] * 100]
+    AlignedPairs(many)
+    assert [message.partition(" are counted")[0] for message in caplog.messages] == ["dictionary: 4 of 106 pairs"]
     assert AlignedPairs(many).dictionary(10) == AlignedPairs([*PAIRS, *[("old", "x")] * 2]).dictionary(10)
     assert len(list(translations_by_others(AlignedPairs(many)))) == len(many)
 

@@ -240,6 +240,10 @@ def _find_safetensors(folder: Path, files: Sequence[Path]) -> ModelFormat | None
         named = _read_index(index)
         if named is None:
             return ModelFormat("damaged", f"has a damaged {INDEX}", "download it again")
+        elsewhere = [name for name in named if Path(name).name != name]
+        if elsewhere:
+            said = f"names {elsewhere[0]} in its {INDEX}, which isn't a file of the folder"
+            return ModelFormat("damaged", said, "save the model again, with its weights in one folder")
         missing = [name for name in named if not (folder / name).is_file()]
         if missing:
             said = f"lacks {len(missing)} of its {len(named)} files of weights: {', '.join(missing[:3])}"

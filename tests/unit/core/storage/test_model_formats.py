@@ -46,6 +46,16 @@ CASES = [
         "incomplete",
         "lacks 1 of its 2 files of weights: model-00002-of-00002.safetensors; download the rest",
     ),
+    (
+        _files(**{"config.json": "{}", SHARDS: INDEX.replace(SHARD, "../model.safetensors")}),
+        "damaged",
+        "names ../model.safetensors in its model.safetensors.index.json, which isn't a file of the folder",
+    ),
+    (
+        _files(**{"config.json": "{}", SHARDS: INDEX.replace(SHARD, "/etc/model.safetensors")}),
+        "damaged",
+        "names /etc/model.safetensors in its",
+    ),
     (_files(**{"config.json": "{}", SHARD: "x"}), "incomplete", "no model.safetensors.index.json"),
     (_files(**{"config.json": "{}", "model.safetensors": POINTER}), "git-lfs", "run git lfs pull"),
     (
